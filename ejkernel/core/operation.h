@@ -1,0 +1,289 @@
+// What an operation and a kernel are. Authors write typed structs; `operation<Op>()` and `make_kernel<Op, K>()` erase
+// the types once, and everything behind them (registry, plans, C ABI, tools) is ordinary, untemplated code.
+//
+//   struct Toy {                                        // an operation: a struct of declarations
+//     static constexpr std::string_view kName = "toy";
+//     static constexpr int kRevision = 1;               // raise when results or the meaning of a field change
+//     static constexpr std::string_view kSummary = "…", kSource = "…";
+//     struct Inputs { Tensor x = {}; };
+//     struct Params { double scale = 1; };
+//     template <class T> struct Out { T y = {}; };
+//     using Outputs = Out<Tensor>;  using Results = Out<Array>;
+//     static constexpr auto inputs()  { return std::array{TensorField{"x", "float[batch, dim]", "…"}}; }
+//     static constexpr auto outputs() { return std::array{TensorField{"y", "@x[batch, dim]", "…"}}; }
+//     static constexpr auto params()  { return std::array{param<&Params::scale>("scale", Key::none, "…")}; }
+//     static Work work(const Call<Toy>&);
+//     static std::span<const KernelInfo* const> kernels();        // order is priority; the reference is last
+//     // optional: kForms, form(), bind(), check(), kGradient
+//   };
+#pragma once
+
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "ejkernel/core/device.h"
+#include "ejkernel/core/dims.h"
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/schema.h"
+#include "ejkernel/core/tensor.h"
+
+namespace ejk {
+
+/// What the problem costs, from shapes alone: arithmetic and the bytes that must cross memory once.
+struct Work {
+  double flops = 0;
+  double bytes = 0;
+};
+
+/// A kernel's answer to "can you do this call here?". It touches no data and launches nothing.
+struct Support {
+  bool ok = true;
+  std::string reason = {};
+  static Support yes() { return {}; }
+  static Support no(std::string reason) { return {false, std::move(reason)}; }
+};
+
+/// What choices may depend on about a device; see runtime/devices.h for the machine's own.
+struct DeviceProperties {
+  Device device = {};
+  std::string product = {};       ///< "AMD EPYC 9575F", "NVIDIA H200"
+  std::string architecture = {};  ///< "x86_64+avx512bf16", "sm_90"
+  int num_units = 1;              ///< threads the library uses, or multiprocessors
+  int64_t cache_bytes = 0;        ///< last-level cache
+};
+
+/// Bits of the optional status word (runtime §3): a fault in index contents that was masked.
+namespace status {
+inline constexpr uint32_t kPageId = 1;
+inline constexpr uint32_t kLength = 2;
+inline constexpr uint32_t kOffsets = 4;
+inline constexpr uint32_t kGroupSize = 8;
+inline constexpr uint32_t kBlockIndex = 16;
+}  // namespace status
+
+/// What `run` is handed besides the call.
+struct RunContext {
+  void* stream = nullptr;              ///< a CUstream for cuda; ignored on the host
+  std::span<std::byte> workspace = {};  ///< at least the plan's workspace_bytes(), aligned to 64
+  uint32_t* status = nullptr;          ///< OR-ed atomically when given
+};
+
+/// A small trivially copyable struct with its type erased: Params and Config values.
+template <size_t kCapacity>
+class Block {
+ public:
+  Block() = default;
+  template <class T>
+  static Block of(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kCapacity && alignof(T) <= 16);
+    Block block;
+    std::memcpy(block.bytes_, &value, sizeof(T));
+    return block;
+  }
+  template <class T>
+  T as() const {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kCapacity);
+    T value;
+    std::memcpy(static_cast<void*>(&value), bytes_, sizeof(T));
+    return value;
+  }
+  const void* data() const { return bytes_; }
+  void* data() { return bytes_; }
+
+ private:
+  alignas(16) std::byte bytes_[kCapacity] = {};
+};
+using ParamsBlock = Block<320>;
+using ConfigBlock = Block<64>;
+
+/// A call with its types erased: tensors in field order.
+struct CallView {
+  std::span<const Tensor> inputs = {};
+  const ParamsBlock* params = nullptr;
+  std::span<const Tensor> outputs = {};
+};
+
+/// The same call as its operation's author sees it.
+template <class Op>
+struct Call {
+  typename Op::Inputs inputs;
+  typename Op::Params params;
+  typename Op::Outputs outputs;
+};
+
+template <class Struct>
+inline constexpr size_t kNumTensors = sizeof(Struct) / sizeof(Tensor);
+
+/// Struct of Tensors <-> tensors in field order. Both are trivially copyable and hold nothing else.
+template <class Struct>
+Struct to_struct(std::span<const Tensor> tensors) {
+  static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % sizeof(Tensor) == 0);
+  Struct result;
+  std::memcpy(static_cast<void*>(&result), tensors.data(), sizeof(Struct));
+  return result;
+}
+template <class Struct>
+std::array<Tensor, kNumTensors<Struct>> to_array(const Struct& tensors) {
+  static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % sizeof(Tensor) == 0);
+  return std::bit_cast<std::array<Tensor, kNumTensors<Struct>>>(tensors);
+}
+template <class Op>
+Call<Op> typed(const CallView& view) {
+  return {to_struct<typename Op::Inputs>(view.inputs), view.params->as<typename Op::Params>(),
+          to_struct<typename Op::Outputs>(view.outputs)};
+}
+
+/// One implementation of an operation on one platform, as the registry knows it.
+struct KernelInfo {
+  std::string name;
+  Platform platform = Platform::reference;
+  Backend backend = Backend::any;
+  int revision = 1;
+  std::span<const ConfigField> config_fields = {};
+  Support (*supports)(const CallView&, const DeviceProperties&) = nullptr;
+  ConfigBlock (*heuristic)(const CallView&, const DeviceProperties&) = nullptr;
+  std::vector<ConfigBlock> (*candidates)(const CallView&, const DeviceProperties&) = nullptr;
+  size_t (*workspace_bytes)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
+  void (*run)(const CallView&, const ConfigBlock&, const RunContext&) = nullptr;
+  /// Declared fields of a kernel that comes from outside (plug-in, Python); validate_signatures compares them.
+  std::vector<std::string> signature = {};
+};
+
+/// For kernels without anything to choose.
+struct NoConfig {
+  static constexpr std::array<ConfigField, 0> fields() { return {}; }
+};
+
+namespace operation_detail {
+template <class K>
+struct ConfigOf { using Type = NoConfig; };
+template <class K>
+  requires requires { typename K::Config; }
+struct ConfigOf<K> { using Type = typename K::Config; };
+
+// Static storage for what the erased spans point at.
+template <class Op>
+inline constexpr auto kInputs = Op::inputs();
+template <class Op>
+inline constexpr auto kOutputs = Op::outputs();
+template <class Op>
+inline constexpr auto kParams = Op::params();
+template <class Config>
+inline constexpr auto kConfigFields = Config::fields();
+template <class Op>
+constexpr std::span<const std::string_view> forms() {
+  if constexpr (requires { Op::kForms; }) return Op::kForms;
+  else return {};
+}
+}  // namespace operation_detail
+
+template <class K>
+using ConfigOf = typename operation_detail::ConfigOf<K>::Type;
+
+/// A kernel is a struct of static functions:
+///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [workspace_bytes], run.
+template <class Op, class K>
+KernelInfo make_kernel() {
+  using Config = ConfigOf<K>;
+  KernelInfo info;
+  info.name = std::string(K::kName);
+  info.platform = K::kPlatform;
+  if constexpr (requires { K::kBackend; }) info.backend = K::kBackend;
+  else info.backend = K::kPlatform == Platform::cuda ? Backend::gpu : Backend::cpu;
+  if constexpr (requires { K::kRevision; }) info.revision = K::kRevision;
+  info.config_fields = operation_detail::kConfigFields<Config>;
+
+  info.supports = [](const CallView& view, [[maybe_unused]] const DeviceProperties& device) {
+    if constexpr (requires { K::supports(typed<Op>(view), device); }) return K::supports(typed<Op>(view), device);
+    else return Support::yes();
+  };
+  info.heuristic = [](const CallView& view, [[maybe_unused]] const DeviceProperties& device) {
+    if constexpr (std::is_same_v<Config, NoConfig>) return ConfigBlock();
+    else return ConfigBlock::of<Config>(K::heuristic(typed<Op>(view), device));
+  };
+  info.candidates = [](const CallView& view, [[maybe_unused]] const DeviceProperties& device) {
+    std::vector<ConfigBlock> all;
+    if constexpr (std::is_same_v<Config, NoConfig>) all.emplace_back();
+    else
+      for (const Config& config : K::candidates(typed<Op>(view), device)) all.push_back(ConfigBlock::of(config));
+    return all;
+  };
+  info.workspace_bytes = []([[maybe_unused]] const CallView& view, [[maybe_unused]] const ConfigBlock& config,
+                            [[maybe_unused]] const DeviceProperties& device) -> size_t {
+    if constexpr (requires { K::workspace_bytes(typed<Op>(view), config.as<Config>(), device); })
+      return K::workspace_bytes(typed<Op>(view), config.as<Config>(), device);
+    else
+      return 0;
+  };
+  info.run = [](const CallView& view, [[maybe_unused]] const ConfigBlock& config, const RunContext& context) {
+    if constexpr (std::is_same_v<Config, NoConfig>) K::run(typed<Op>(view), context);
+    else K::run(typed<Op>(view), config.as<Config>(), context);
+  };
+  return info;
+}
+
+/// An operation's declaration with its types erased.
+struct Operation {
+  std::string_view name;
+  int revision = 1;
+  std::string_view summary;
+  std::string_view source;
+  std::span<const TensorField> inputs;
+  std::span<const TensorField> outputs;
+  std::span<const ParamField> params;
+  std::span<const std::string_view> forms;  ///< names of the forms; empty: one unnamed form
+  std::string_view gradient;                ///< name of the operation that is its gradient; empty: none
+  ParamsBlock default_params;
+  int (*form)(std::span<const Tensor> inputs, const ParamsBlock& params) = nullptr;
+  /// Computed dimensions and everything the contracts cannot say; throws InvalidArgument.
+  void (*check)(std::span<const Tensor> inputs, const ParamsBlock& params, Dims& dims) = nullptr;
+  Work (*work)(const CallView&) = nullptr;
+  std::span<const KernelInfo* const> (*kernels)() = nullptr;
+};
+
+template <class Op>
+const Operation& operation() {
+  using Inputs = typename Op::Inputs;
+  using Params = typename Op::Params;
+  static_assert(kNumTensors<Inputs> == operation_detail::kInputs<Op>.size(), "every input has its field, in order");
+  static_assert(kNumTensors<typename Op::Outputs> == operation_detail::kOutputs<Op>.size(), "every output has its field");
+  static const Operation erased = [] {
+    Operation op;
+    op.name = Op::kName;
+    op.revision = Op::kRevision;
+    op.summary = Op::kSummary;
+    op.source = Op::kSource;
+    op.inputs = operation_detail::kInputs<Op>;
+    op.outputs = operation_detail::kOutputs<Op>;
+    op.params = operation_detail::kParams<Op>;
+    op.forms = operation_detail::forms<Op>();
+    if constexpr (requires { Op::kGradient; }) op.gradient = Op::kGradient;
+    op.default_params = ParamsBlock::of(Params{});
+    op.form = []([[maybe_unused]] std::span<const Tensor> inputs, [[maybe_unused]] const ParamsBlock& params) {
+      if constexpr (requires { Op::form(to_struct<Inputs>(inputs), params.as<Params>()); })
+        return static_cast<int>(Op::form(to_struct<Inputs>(inputs), params.as<Params>()));
+      else
+        return 0;
+    };
+    op.check = []([[maybe_unused]] std::span<const Tensor> inputs, [[maybe_unused]] const ParamsBlock& params,
+                  [[maybe_unused]] Dims& dims) {
+      if constexpr (requires { Op::check(to_struct<Inputs>(inputs), params.as<Params>(), dims); })
+        Op::check(to_struct<Inputs>(inputs), params.as<Params>(), dims);
+    };
+    op.work = [](const CallView& view) { return Op::work(typed<Op>(view)); };
+    op.kernels = &Op::kernels;
+    return op;
+  }();
+  return erased;
+}
+
+}  // namespace ejk
