@@ -1,0 +1,78 @@
+# Everything the build takes from outside, pinned here and nowhere else. `./dev setup` reads the pins and package
+# lists below (one `set` per line, so that a shell can read them); CMake reads the rest.
+
+# Highway comes from the source package of Debian's current stable: Debian 12 itself carries 1.0.3, which lacks the native
+# bf16 dot product. An installed Highway of at least this version serves as well.
+set(EJK_PIN_HIGHWAY_VERSION 1.2.0)
+set(EJK_PIN_HIGHWAY_SUITE trixie)
+set(EJK_PIN_HIGHWAY_TARBALL highway_1.2.0.orig.tar.gz)
+set(EJK_PIN_HIGHWAY_SHA256 7e0be78b8318e8bdbf6fa545d2ecb4c90f947df03f7aadc42c1967f019e63343)
+
+# Debian packages by purpose: building (demo, bench, table, docs), testing, formatting, the aarch64 cross build.
+set(EJK_PACKAGES_BUILD "g++ cmake ninja-build libfmt-dev libxxhash-dev nlohmann-json3-dev libcli11-dev")
+set(EJK_PACKAGES_TEST "git pkg-config clang libgtest-dev libgmock-dev")
+set(EJK_PACKAGES_FORMAT "git clang-format-14")
+set(EJK_PACKAGES_CROSS "g++-aarch64-linux-gnu qemu-user googletest")
+
+# Where `./dev setup` puts what it builds: one prefix per processor.
+if(CMAKE_CROSSCOMPILING)
+  set(EJK_DEPS_PREFIX ${PROJECT_SOURCE_DIR}/.deps/${CMAKE_SYSTEM_PROCESSOR})
+else()
+  set(EJK_DEPS_PREFIX ${PROJECT_SOURCE_DIR}/.deps/native)
+endif()
+
+# ejk_require(NAME VERSION PACKAGE TARGET): finds a CMake package, unless a parent project already made its target.
+macro(ejk_require name version package target)
+  if(NOT TARGET ${target})
+    find_package(${name} ${version} CONFIG QUIET GLOBAL HINTS ${EJK_DEPS_PREFIX})
+    if(NOT ${name}_FOUND)
+      string(REPLACE ";" ", " found "${${name}_CONSIDERED_VERSIONS}")
+      message(FATAL_ERROR "ejkernel: needs ${name} ${version} or newer, found '${found}'. Run ./dev setup in "
+                          "${PROJECT_SOURCE_DIR}, or install it (Debian: ${package}), or set ${name}_DIR.")
+    endif()
+  endif()
+endmacro()
+
+# ejk_require_xxhash(): xxHash has no CMake package on Debian; one header with everything inlined is all we use.
+function(ejk_require_xxhash)
+  find_path(EJK_XXHASH_INCLUDE_DIR xxhash.h)
+  if(EJK_XXHASH_INCLUDE_DIR)
+    file(STRINGS ${EJK_XXHASH_INCLUDE_DIR}/xxhash.h lines REGEX "define XXH_VERSION_(MAJOR|MINOR|RELEASE) +[0-9]+")
+    string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
+    list(JOIN numbers "." version)
+  endif()
+  if(NOT EJK_XXHASH_INCLUDE_DIR OR version VERSION_LESS 0.8.0)
+    message(FATAL_ERROR "ejkernel: needs xxHash 0.8.0 or newer, found '${version}'. Run ./dev setup in "
+                        "${PROJECT_SOURCE_DIR}, or install it (Debian: libxxhash-dev), or set EJK_XXHASH_INCLUDE_DIR.")
+  endif()
+  add_library(ejkernel_xxhash INTERFACE)
+  target_include_directories(ejkernel_xxhash SYSTEM INTERFACE ${EJK_XXHASH_INCLUDE_DIR})
+  target_compile_definitions(ejkernel_xxhash INTERFACE XXH_INLINE_ALL)
+endfunction()
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+ejk_require(hwy 1.2 "libhwy-dev, from Debian 13 on" hwy::hwy)
+ejk_require(fmt 9.1 libfmt-dev fmt::fmt-header-only)
+ejk_require(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_json)
+ejk_require_xxhash()
+if(EJK_BUILD_TOOLS)
+  ejk_require(CLI11 2.1 libcli11-dev CLI11::CLI11)
+endif()
+if(EJK_BUILD_TESTS)
+  ejk_require(GTest 1.12 "libgtest-dev libgmock-dev" GTest::gmock_main)
+endif()
+
+# Highway with our choice of instruction sets (docs/architecture.md says why these): SSE2, AVX2, AVX3, AVX3_ZEN4 and,
+# where the compiler has it, AVX3_SPR; every Arm target; under a sanitizer only the baseline, to keep that build small.
+add_library(ejkernel_simd INTERFACE)
+target_link_libraries(ejkernel_simd INTERFACE hwy::hwy)
+if(EJK_SANITIZE)
+  target_compile_definitions(ejkernel_simd INTERFACE HWY_COMPILE_ONLY_STATIC)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(disabled "HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL")
+  if(hwy_VERSION VERSION_GREATER_EQUAL 1.3)
+    string(APPEND disabled "|HWY_AVX10_2")
+  endif()
+  target_compile_definitions(ejkernel_simd INTERFACE "HWY_DISABLED_TARGETS=(${disabled})")
+endif()

@@ -1,0 +1,63 @@
+# Run by ctest: lists a GoogleTest program's tests and makes ctest entries of them.
+#
+# A plain test is one entry. The instances of a parametrised test (there are thousands: every kernel with every case)
+# share entries of at most 64, because starting a process for each would take longer than the tests themselves; a
+# failure still names its instance. Suites whose name ends in `Long` carry the label `long` (./dev test --all).
+
+set(instances_per_entry 64)
+
+# Entries for one test: PATTERN is what --gtest_filter takes, COUNT how many instances it stands for.
+function(ejk_add_entries suite pattern count)
+  math(EXPR shards "(${count} + ${instances_per_entry} - 1) / ${instances_per_entry}")
+  foreach(shard RANGE 1 ${shards})
+    set(name "${EJK_TEST_PREFIX}${pattern}")
+    math(EXPR index "${shard} - 1")
+    if(shards GREATER 1)
+      string(APPEND name " (${shard} of ${shards})")
+    endif()
+    add_test("${name}" ${EJK_TEST_COMMAND} "--gtest_filter=${pattern}")
+    set_tests_properties("${name}" PROPERTIES TIMEOUT 600 WORKING_DIRECTORY "${EJK_TEST_FOLDER}"
+                         ENVIRONMENT "GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
+    if(count EQUAL 1)
+      set_tests_properties("${name}" PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    endif()
+    if(suite MATCHES "Long(/[0-9]+)?$")
+      set_tests_properties("${name}" PROPERTIES LABELS long)
+    endif()
+  endforeach()
+endfunction()
+
+execute_process(COMMAND ${EJK_TEST_COMMAND} --gtest_list_tests "--gtest_filter=${EJK_TEST_FILTER}"
+                OUTPUT_VARIABLE listing RESULT_VARIABLE result ERROR_VARIABLE errors)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "ctest: could not list the tests of ${EJK_TEST_COMMAND}: ${result}\n${errors}\n"
+                      "Build first: ./dev test does both.")
+endif()
+string(REGEX REPLACE " *#[^\n]*" "" listing "${listing}")   # drops the values of parameters
+string(REGEX REPLACE "\n" ";" listing "${listing}")
+
+set(suite "")
+set(pattern "")
+set(count 0)
+foreach(line IN LISTS listing)
+  if(line MATCHES "^([^ ].*)\\.$")
+    set(suite "${CMAKE_MATCH_1}")
+  elseif(line MATCHES "^  ([^/]+)(/?)" AND NOT line MATCHES "DISABLED_")
+    set(next "${suite}.${CMAKE_MATCH_1}")
+    if(CMAKE_MATCH_2)
+      string(APPEND next "/*")
+    endif()
+    if(NOT next STREQUAL pattern)
+      if(count GREATER 0)
+        ejk_add_entries("${pattern_suite}" "${pattern}" ${count})
+      endif()
+      set(pattern "${next}")
+      set(pattern_suite "${suite}")
+      set(count 0)
+    endif()
+    math(EXPR count "${count} + 1")
+  endif()
+endforeach()
+if(count GREATER 0)
+  ejk_add_entries("${pattern_suite}" "${pattern}" ${count})
+endif()

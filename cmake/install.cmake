@@ -1,0 +1,28 @@
+# The install tree: headers, library, CMake package and pkg-config file, all relocatable.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS ejkernel EXPORT ejkernelTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET ejk)
+  install(TARGETS ejk RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ejkernel)
+install(EXPORT ejkernelTargets NAMESPACE ejkernel:: DESTINATION ${package_folder})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ejkernelConfig.cmake.in ejkernelConfig.cmake
+                              INSTALL_DESTINATION ${package_folder} NO_SET_AND_CHECK_MACRO)
+# Before 1.0 every minor version may change the interface.
+write_basic_package_version_file(ejkernelConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ejkernelConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/ejkernelConfigVersion.cmake
+        DESTINATION ${package_folder})
+
+# A shared libejkernel carries all it needs; a static one asks its user's linker for Highway and the C++ runtime.
+if(BUILD_SHARED_LIBS)
+  set(EJK_PC_STATIC "")
+else()
+  set(EJK_PC_STATIC "Requires: libhwy\nLibs.private: -lstdc++ -lm -ldl -pthread\n")
+endif()
+file(RELATIVE_PATH EJK_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(${PROJECT_SOURCE_DIR}/cmake/ejkernel.pc.in ejkernel.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ejkernel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,105 @@
+# How this project makes its targets: which files belong to one, and the flags all of them share.
+
+# The flags live on our own targets, never in CMAKE_CXX_FLAGS, so that a parent project keeps its own.
+add_library(ejkernel_flags INTERFACE)
+target_compile_features(ejkernel_flags INTERFACE cxx_std_20)
+# No contraction: a*b+c means the same on every instruction set and compiler; kernels ask for fused steps by name.
+target_compile_options(ejkernel_flags INTERFACE -ffp-contract=off)
+if(EJK_STRICT)
+  target_compile_options(ejkernel_flags INTERFACE -Wall -Wextra -Wconversion -Werror)
+endif()
+if(EJK_SANITIZE)
+  set(sanitize -fsanitize=${EJK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(ejkernel_flags INTERFACE ${sanitize})
+  target_link_options(ejkernel_flags INTERFACE ${sanitize})
+endif()
+
+file(RELATIVE_PATH EJK_LIBDIR_FROM_BINDIR ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+
+# ejk_compile(TARGET): the include path and the shared flags.
+function(ejk_compile target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:ejkernel_flags>)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+endfunction()
+
+# ejk_link(TARGET): what the shared flags mean at link time; an undefined symbol is an error now, not at load.
+function(ejk_link target)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:ejkernel_flags>)
+  if(NOT EJK_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()
+
+# ejk_sources(VARIABLE FOLDER...): every .cpp under ejkernel/FOLDER that is no test.
+function(ejk_sources variable)
+  set(globs ${ARGN})
+  list(TRANSFORM globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/ejkernel/\\1/*.cpp")
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${globs})
+  list(FILTER files EXCLUDE REGEX "_test\\.cpp$")
+  set(${variable} ${files} PARENT_SCOPE)
+endfunction()
+
+# ejk_test_sources(VARIABLE FOLDER...): every *_test.cpp under ejkernel/FOLDER.
+function(ejk_test_sources variable)
+  set(globs ${ARGN})
+  list(TRANSFORM globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/ejkernel/\\1/*_test.cpp")
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${globs})
+  set(${variable} ${files} PARENT_SCOPE)
+endfunction()
+
+# ejk_public_headers(VARIABLE): what users may include: core, runtime, ops and the three at the top.
+function(ejk_public_headers variable)
+  set(root ${PROJECT_SOURCE_DIR}/ejkernel)
+  file(GLOB top CONFIGURE_DEPENDS ${root}/*.h)
+  file(GLOB_RECURSE nested CONFIGURE_DEPENDS ${root}/core/*.h ${root}/runtime/*.h ${root}/ops/*.h)
+  # Cases belong to the harness, and *-inl.h and *_internal.h to kernels.
+  list(FILTER nested EXCLUDE REGEX "(_cases|-inl|_internal)\\.h$")
+  set(${variable} ${top} ${nested} PARENT_SCOPE)
+endfunction()
+
+# ejk_program(NAME SOURCES folder-or-files... LINK libraries...): an executable in build/<preset>/bin; none without files.
+function(ejk_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  set(files ${arg_SOURCES})
+  if(NOT "${arg_SOURCES}" MATCHES "\\.cpp(;|$)")
+    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${arg_SOURCES}/*.cpp)
+  endif()
+  if(NOT files)
+    return()
+  endif()
+  add_executable(${name} ${files})
+  ejk_compile(${name})
+  target_link_libraries(${name} PRIVATE ${arg_LINK} Threads::Threads ${CMAKE_DL_LIBS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+# ejk_discover_tests(PROGRAM): ctest asks the program for its tests when it starts (cmake/discover_tests.cmake).
+# On a cross build each test runs once per entry of EJK_EMULATED_CPUS ("name=cpu"), in the emulator.
+function(ejk_discover_tests program)
+  if(NOT TARGET ${program})
+    return()
+  endif()
+  set(variants "native=")
+  if(EJK_EMULATED_CPUS)
+    set(variants ${EJK_EMULATED_CPUS})
+  endif()
+  get_filename_component(preset ${PROJECT_BINARY_DIR} NAME)
+  foreach(variant ${variants})
+    string(REGEX MATCH "^([^=]+)=(.*)$" matched ${variant})
+    set(file ${PROJECT_BINARY_DIR}/${program}_${CMAKE_MATCH_1}_ctest.cmake)
+    set(prefix ${preset})
+    if(CMAKE_MATCH_2)
+      set(emulator ${CMAKE_CROSSCOMPILING_EMULATOR} -cpu ${CMAKE_MATCH_2})
+      string(APPEND prefix ".${CMAKE_MATCH_1}")
+    endif()
+    file(GENERATE OUTPUT ${file} CONTENT
+         "set(EJK_TEST_COMMAND \"${emulator};$<TARGET_FILE:${program}>\")
+set(EJK_TEST_PREFIX \"${prefix}.\")
+set(EJK_TEST_FILTER \"${EJK_TEST_FILTER}\")
+set(EJK_TEST_FOLDER \"${PROJECT_SOURCE_DIR}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake\")
+")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
+  endforeach()
+endfunction()
