@@ -1,6 +1,7 @@
 // Element types and their conversions to and from double and float.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -20,40 +21,108 @@ EJK_API std::optional<DType> parse_dtype(std::string_view text);
 constexpr int bits(DType dtype) {
   switch (dtype) {
     case DType::f64:
-    case DType::i64: return 64;
+    case DType::i64:
+      return 64;
     case DType::f32:
     case DType::i32:
-    case DType::u32: return 32;
+    case DType::u32:
+      return 32;
     case DType::f16:
-    case DType::bf16: return 16;
-    case DType::i4: return 4;
-    default: return 8;
+    case DType::bf16:
+      return 16;
+    case DType::i4:
+      return 4;
+    default:
+      return 8;
   }
 }
 
 constexpr bool is_float(DType dtype) { return dtype <= DType::e5m2; }
 constexpr bool is_float8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
 
-/// Unit roundoff of a floating dtype: half the distance from 1 to the next number (f32: 2^-24).
+/// Unit roundoff of a floating dtype: half the distance from 1 to the next number (f32: 2^-24). 0 for the others.
 EJK_API double unit_roundoff(DType dtype);
 
 // Storage types of the narrow floats: the bits, and nothing implicit. Conversions round to nearest even;
-// e4m3 is OCP e4m3fn (no infinity, saturates to 448), e5m2 saturates to 57344; NaN stays NaN.
-struct f16_t { uint16_t bits; };
-struct bf16_t { uint16_t bits; };
-struct e4m3_t { uint8_t bits; };
-struct e5m2_t { uint8_t bits; };
+// e4m3 is OCP e4m3fn (no infinity, saturates to 448), e5m2 saturates to 57344, both from infinity too; NaN stays NaN.
+struct f16_t {
+  uint16_t bits;
+};
+struct bf16_t {
+  uint16_t bits;
+};
+struct e4m3_t {
+  uint8_t bits;
+};
+struct e5m2_t {
+  uint8_t bits;
+};
 
-EJK_API float to_float(f16_t x);
-EJK_API float to_float(bf16_t x);
+// The 16-bit conversions are inline: they stand in the inner loops of host kernels. None of them depends on the
+// caller's denormal mode (frameworks set flush-to-zero): no step reads or makes a subnormal float it needs.
+inline float to_float(f16_t x) {
+  const uint32_t sign = (x.bits & 0x8000u) << 16;
+  const uint32_t magnitude = x.bits & 0x7fffu;
+  // Move the fields into place and rebias the exponent by 127 − 15; infinity and NaN need twice that to reach 255.
+  uint32_t bits = (magnitude << 13) + ((magnitude < 0x7c00u ? 112u : 224u) << 23);
+  // A subnormal counts in units of 2^-24, which every float can hold exactly.
+  if (magnitude < 0x0400u) bits = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  return std::bit_cast<float>(sign | bits);
+}
+
+inline float to_float(bf16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+
 EJK_API float to_float(e4m3_t x);
 EJK_API float to_float(e5m2_t x);
-template <class T>
-EJK_API T from_float(float x);  // T: f16_t, bf16_t, e4m3_t, e5m2_t
-template <class T>
-EJK_API T from_double(double x);  // one rounding, never through float
 
-/// Element `index` of a typed buffer as double (bool as 0 or 1), and back with one rounding.
+template <class T>
+T from_float(float x);  // T: f16_t, bf16_t, e4m3_t, e5m2_t
+template <class T>
+T from_double(double x);  // one rounding, never through float
+
+template <>
+inline f16_t from_float<f16_t>(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t rounded = 0;
+  if (magnitude > 0x7f800000u) {
+    rounded = 0x7e00u | ((magnitude >> 13) & 0x3ffu);  // quiet, with what fits of the payload
+  } else if (magnitude >= 0x47800000u) {
+    rounded = 0x7c00u;  // 65536 and beyond; from 65520 on the rounding below carries into infinity by itself
+  } else if (magnitude < 0x38800000u) {
+    // Below 2^-14: in [0.5, 1) a float counts in units of 2^-24, just as a subnormal f16 does.
+    rounded = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  } else {
+    rounded = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  }
+  return {static_cast<uint16_t>(sign | rounded)};
+}
+
+template <>
+inline bf16_t from_float<bf16_t>(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  const uint32_t rounded = is_nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return {static_cast<uint16_t>(rounded)};
+}
+
+template <>
+EJK_API e4m3_t from_float<e4m3_t>(float x);
+template <>
+EJK_API e5m2_t from_float<e5m2_t>(float x);
+template <>
+EJK_API f16_t from_double<f16_t>(double x);
+template <>
+EJK_API bf16_t from_double<bf16_t>(double x);
+template <>
+EJK_API e4m3_t from_double<e4m3_t>(double x);
+template <>
+EJK_API e5m2_t from_double<e5m2_t>(double x);
+
+/// Element `index` of a typed buffer as double (bool as 0 or 1; i64 beyond 2^53 rounds), and back with one rounding.
+/// Integers round to nearest even and saturate at their ends, NaN becomes 0; bool is "not zero". Storing an i4 rewrites
+/// the byte it shares with its neighbour.
 EJK_API double load_as_double(const void* data, DType dtype, int64_t index);
 EJK_API void store_from_double(void* data, DType dtype, int64_t index, double value);
 

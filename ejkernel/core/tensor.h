@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -18,13 +17,16 @@ namespace ejk {
 
 inline constexpr int kMaxRank = 6;
 
+/// Throws InvalidArgument: a Shape holds at most kMaxRank numbers.
+[[noreturn]] EJK_API void refuse_rank(size_t rank);
+
 /// A short list of extents or strides, in elements.
 class Shape {
  public:
   constexpr Shape() = default;
   constexpr Shape(std::initializer_list<int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
   constexpr explicit Shape(std::span<const int64_t> extents) : rank_(static_cast<int>(extents.size())) {
-    assert(extents.size() <= kMaxRank);
+    if (extents.size() > kMaxRank) refuse_rank(extents.size());
     for (size_t i = 0; i < extents.size(); ++i) extents_[i] = extents[i];
   }
 
@@ -33,12 +35,19 @@ class Shape {
   constexpr int64_t& operator[](int axis) { return extents_[static_cast<size_t>(axis < 0 ? axis + rank_ : axis)]; }
   constexpr const int64_t* begin() const { return extents_.data(); }
   constexpr const int64_t* end() const { return extents_.data() + rank_; }
-  void push_back(int64_t extent) { extents_[static_cast<size_t>(rank_++)] = extent; }
+  constexpr void push_back(int64_t extent) {
+    if (rank_ == kMaxRank) refuse_rank(kMaxRank + 1);
+    extents_[static_cast<size_t>(rank_++)] = extent;
+  }
 
-  /// Product of the extents (1 for rank 0).
+  /// Product of the extents (1 for rank 0); INT64_MAX when it does not fit. A negative extent counts as 0: validation
+  /// refuses it by name, and until then nothing may be touched because of it.
   constexpr int64_t num_elements() const {
+    for (int64_t extent : *this)
+      if (extent <= 0) return 0;
     int64_t n = 1;
-    for (int64_t extent : *this) n *= extent;
+    for (int64_t extent : *this)
+      if (__builtin_mul_overflow(n, extent, &n)) return INT64_MAX;
     return n;
   }
   constexpr friend bool operator==(const Shape& a, const Shape& b) {
@@ -55,6 +64,7 @@ class Shape {
 
 /// "[2, 8, 4, 64]"
 EJK_API std::string to_string(const Shape& shape);
+/// Row-major. Extents below 1 count as 1, so that no stride is 0; a product beyond int64 stays at INT64_MAX.
 EJK_API Shape contiguous_strides(const Shape& shape);
 
 /// A strided, non-owning view: what every kernel reads and writes. A default-constructed Tensor is absent: that is how
@@ -77,7 +87,7 @@ struct Tensor {
 
   bool present() const { return is_present; }
   int rank() const { return shape.rank(); }
-  int64_t num_elements() const { return shape.num_elements(); }
+  int64_t num_elements() const { return is_present ? shape.num_elements() : 0; }
 
   /// The elements as T; the caller knows the dtype. `i4` has no such pointer.
   template <class T>
@@ -86,12 +96,16 @@ struct Tensor {
   }
 };
 
-/// Bytes that a contiguous tensor of this shape takes (i4: two elements a byte, rounded up once).
+/// Bytes that a contiguous tensor of this shape takes (i4: two elements a byte, rounded up once). Throws
+/// InvalidArgument for a negative extent and for a size beyond int64.
 EJK_API int64_t num_bytes(DType dtype, const Shape& shape);
-/// Smallest and one-past-largest element offset that the strided view touches ({0, 0} when empty).
+/// Smallest and one-past-largest element offset that the strided view touches ({0, 0} when empty or absent). Right for
+/// any strides; an end that does not fit stays at INT64_MIN or INT64_MAX.
 EJK_API std::array<int64_t, 2> element_range(const Tensor& tensor);
+/// Row-major without gaps. The stride of an axis with one element, and all strides of an empty view, do not matter.
 EJK_API bool is_contiguous(const Tensor& tensor);
-/// True when two distinct indices may name the same element (a zero or overlapping stride).
+/// True when two distinct indices may name the same element. Exact for views made by slicing, permuting, reversing and
+/// broadcasting; true as well for strides that interleave without meeting, such as [2, 3] with strides [3, 2].
 EJK_API bool overlaps_itself(const Tensor& tensor);
 /// "f32[2, 8, 4, 64]"; "absent" for an absent one.
 EJK_API std::string to_string(const Tensor& tensor);
@@ -101,8 +115,9 @@ EJK_API int64_t element_offset(const Tensor& tensor, int64_t flat_index);
 EJK_API double get(const Tensor& tensor, int64_t flat_index);
 EJK_API void set(const Tensor& tensor, int64_t flat_index, double value);
 
-/// Owns a contiguous, row-major buffer aligned to 64 bytes (host), and converts to the Tensor that views it. Movable;
-/// `clone()` copies. Memory is not initialised. Throws Internal (out_of_memory) when the allocation fails.
+/// Owns a contiguous, row-major buffer aligned to 64 bytes (host), and converts to the Tensor that views it. Copies
+/// share the buffer; `clone()` copies the elements. Memory is not initialised. Throws Internal (out_of_memory) when the
+/// allocation fails, and Unsupported for a device whose memory core/ cannot allocate.
 class EJK_API Array {
  public:
   Array() = default;
@@ -131,7 +146,7 @@ class EJK_API Array {
   std::shared_ptr<void> owner_;
 };
 
-/// A contiguous host copy of any strided view, in its own or another dtype (one rounding through double).
+/// A contiguous host copy of any strided view, bit for bit, or in another dtype (one rounding through double).
 EJK_API Array contiguous(const Tensor& source);
 EJK_API Array convert(const Tensor& source, DType dtype);
 

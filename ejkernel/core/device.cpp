@@ -1,0 +1,25 @@
+#include "ejkernel/core/device.h"
+
+#include <array>
+
+namespace ejk {
+namespace {
+
+constexpr std::array<std::string_view, 2> kDeviceKinds = {"cpu", "cuda"};
+constexpr std::array<std::string_view, kNumPlatforms> kPlatforms = {"cuda",   "cpu",    "reference", "xla",
+                                                                    "triton", "pallas", "hip"};
+constexpr std::array<std::string_view, 4> kBackends = {"any", "cpu", "gpu", "tpu"};
+
+}  // namespace
+
+std::string_view name(DeviceKind kind) { return kDeviceKinds[static_cast<size_t>(kind)]; }
+std::string_view name(Platform platform) { return kPlatforms[static_cast<size_t>(platform)]; }
+std::string_view name(Backend backend) { return kBackends[static_cast<size_t>(backend)]; }
+
+std::string to_string(const Device& device) {
+  // There is one host: its ordinal says nothing.
+  if (device.kind == DeviceKind::cpu) return "cpu";
+  return std::string(name(device.kind)) + ":" + std::to_string(device.ordinal);
+}
+
+}  // namespace ejk
