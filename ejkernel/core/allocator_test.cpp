@@ -30,7 +30,7 @@ TEST_F(Allocator, blocks_are_aligned_counted_and_empty_ones_are_null) {
   EXPECT_EQ(allocate_host(0), nullptr);
   EXPECT_EQ(num_host_blocks(), before);
   std::vector<void*> blocks;
-  for (size_t bytes : {1, 63, 64, 65, 4096, 100001}) {
+  for (size_t bytes : {1u, 63u, 64u, 65u, 4096u, 100001u}) {
     blocks.push_back(allocate_host(bytes));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back()) % kHostAlignment, 0u);
     std::fill_n(static_cast<unsigned char*>(blocks.back()), bytes, static_cast<unsigned char>(1));
@@ -77,7 +77,7 @@ TEST_F(Allocator, poison_fills_fresh_blocks) {
 
 TEST_F(Allocator, guarded_blocks_may_be_written_to_their_last_byte_and_freed_after_the_switch_is_off) {
   set_allocation_debug({.guard = true});
-  for (size_t bytes : {1, 64, 77}) {
+  for (size_t bytes : {1u, 64u, 77u}) {
     auto* block = static_cast<unsigned char*>(allocate_host(bytes));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % kHostAlignment, 0u);
     std::fill_n(block, bytes, static_cast<unsigned char>(0));
