@@ -1,0 +1,234 @@
+#include "ejkernel/runtime/choose.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+
+#include "ejkernel/core/environment.h"
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/log.h"
+#include "ejkernel/runtime/clock_cache.h"
+#include "ejkernel/runtime/devices.h"
+
+namespace ejk {
+namespace {
+
+struct OverlayEntry {
+  std::string operation, kernel;
+  ConfigValues values;
+};
+thread_local std::vector<OverlayEntry> overlays;
+thread_local std::optional<Policy> policy_on_this_thread;
+
+constexpr size_t kMaxMemoryConfigs = 16384;
+constexpr size_t kMaxChoices = 4096;
+
+ClockCache<ConfigBlock>& memory_tier() {
+  static ClockCache<ConfigBlock> cache(kMaxMemoryConfigs);
+  return cache;
+}
+
+struct CachedChoice {
+  std::shared_ptr<const Choice> choice;
+  uint64_t generation = 0;
+};
+ClockCache<CachedChoice>& choices() {
+  static ClockCache<CachedChoice> cache(kMaxChoices);
+  return cache;
+}
+// Rises when a memory config changes, so that a cached choice made before is looked at again.
+std::atomic<uint64_t> memory_generation{0};
+
+uint64_t generation() { return KernelRegistry::instance().generation() + memory_generation.load(); }
+
+Policy effective_policy(const PlanOptions& options) {
+  if (options.policy) return *options.policy;
+  if (policy_on_this_thread) return *policy_on_this_thread;
+  return {.autotune = environment::autotune_policy() == environment::AutotunePolicy::autotune, .heuristics = true};
+}
+
+bool serves(Backend backend, Device device) {
+  return backend == Backend::any || (backend == Backend::cpu) == (device.kind == DeviceKind::cpu);
+}
+
+/// One call on its way to a choice.
+class Chooser {
+ public:
+  Chooser(const ChooseRequest& request, Trail* trail)
+      : request_(request),
+        options_(*request.options),
+        declaration_(*request.operation->declaration),
+        device_(device_properties(request.device)),
+        view_{request.inputs, request.params, {}},
+        trail_(trail) {
+    outputs_.reserve(request.checked->outputs.size());
+    for (const OutputSpec& spec : request.checked->outputs)
+      outputs_.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, request.device) : Tensor());
+    view_.outputs = outputs_;
+    platform_ = options_.platform ? options_.platform : environment::platform();
+  }
+
+  std::shared_ptr<const Choice> run() {
+    const std::shared_ptr<const KernelInfo> kernel = first_kernel();
+    key_ = problem_key(declaration_, request_.inputs, *request_.params, *request_.checked,
+                       device_fingerprint(request_.device));
+    key_ += kernel->name;
+    hash_ = digest_of(key_).low;
+    const Policy policy = effective_policy(options_);
+    const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
+    const uint64_t now = generation();
+    if (cacheable)
+      if (const auto hit = choices().find(hash_, key_); hit && hit->generation == now)
+        if (legal(*kernel, hit->choice->config)) return hit->choice;
+    auto choice = std::make_shared<const Choice>(choose_config(kernel, policy));
+    if (cacheable) choices().put(hash_, key_, {choice, now});
+    return choice;
+  }
+
+  const std::string& key_for(const KernelInfo& kernel) {
+    key_ = problem_key(declaration_, request_.inputs, *request_.params, *request_.checked,
+                       device_fingerprint(request_.device)) +
+           kernel.name;
+    return key_;
+  }
+
+ private:
+  /// The first kernel on the list that accepts; all reasons otherwise.
+  std::shared_ptr<const KernelInfo> first_kernel() {
+    std::string reasons;
+    std::shared_ptr<const KernelInfo> chosen;
+    for (const auto& kernel : request_.operation->kernels) {
+      const Support support = answer(*kernel);
+      if (trail_ != nullptr) trail_->kernels.push_back({kernel->name, kernel->platform, support.ok, support.reason});
+      if (support.ok && chosen == nullptr) chosen = kernel;
+      if (!support.ok) reasons += fmt::format("\n  {}: {}", kernel->name, support.reason);
+      if (chosen != nullptr && trail_ == nullptr) break;
+    }
+    if (chosen == nullptr)
+      throw Unsupported(fmt::format("{}: no kernel supports this call{}", declaration_.name, reasons));
+    note_fallback(*chosen);
+    return chosen;
+  }
+
+  Support answer(const KernelInfo& kernel) const {
+    if (!options_.kernel.empty() && kernel.name != options_.kernel)
+      return Support::no(fmt::format("the call asks for kernel {}", options_.kernel));
+    if (platform_ && kernel.platform != *platform_)
+      return Support::no(fmt::format("the call asks for platform {}", name(*platform_)));
+    if (options_.backend && kernel.backend != Backend::any && kernel.backend != *options_.backend)
+      return Support::no(fmt::format("the call asks for backend {}", name(*options_.backend)));
+    if (!serves(kernel.backend, request_.device))
+      return Support::no(fmt::format("it serves {}, the tensors are on {}", name(kernel.backend), to_string(request_.device)));
+    return kernel.supports(view_, device_);
+  }
+
+  /// A silent slow path is a bug: say once that the reference answers where something faster was hoped for.
+  void note_fallback(const KernelInfo& kernel) const {
+    if (kernel.platform != Platform::reference || platform_ || !options_.kernel.empty()) return;
+    if (request_.operation->kernels.front()->name == kernel.name) return;
+    log_once(fmt::format("fallback {}", declaration_.name), LogLevel::warning,
+             fmt::format("{}: the reference kernel answers a call that no faster kernel supports; `ejk explain` says why",
+                         declaration_.name));
+  }
+
+  bool legal(const KernelInfo& kernel, const ConfigBlock& config) const { return is_legal(kernel, config); }
+
+  void note(Tier tier, std::string answer) {
+    if (trail_ != nullptr) trail_->tiers.push_back({tier, std::move(answer)});
+  }
+
+  Choice made(const std::shared_ptr<const KernelInfo>& kernel, const ConfigBlock& config, Tier tier) {
+    note(tier, "hit: " + to_string(*kernel, config));
+    return {request_.operation, kernel, config, tier};
+  }
+
+  /// Read top to bottom: the first tier that answers wins, and is reported.
+  Choice choose_config(const std::shared_ptr<const KernelInfo>& kernel, const Policy& policy) {
+    if (options_.config)
+      return made(kernel, config_from_values(declaration_.name, *kernel, heuristic(*kernel), *options_.config),
+                  Tier::override_);
+    note(Tier::override_, "miss: the call names no config");
+
+    for (auto overlay = overlays.rbegin(); overlay != overlays.rend(); ++overlay)
+      if (overlay->operation == declaration_.name && overlay->kernel == kernel->name)
+        if (const auto config = from_overlay(*kernel, *overlay)) return made(kernel, *config, Tier::overlay);
+    note(Tier::overlay, fmt::format("miss: {} overlays on this thread, none that serves", overlays.size()));
+
+    if (const auto config = memory_tier().find(hash_, key_)) {
+      if (legal(*kernel, *config)) return made(kernel, *config, Tier::memory);
+      note(Tier::memory, "illegal: " + to_string(*kernel, *config));
+    } else {
+      note(Tier::memory, "miss");
+    }
+
+    if (policy.heuristics) return made(kernel, heuristic(*kernel), Tier::heuristics);
+    note(Tier::heuristics, "not allowed by policy");
+    note(Tier::error, "no config");
+    throw Unsupported(fmt::format("{}: no config for kernel {}: nothing was given, scoped or cached for this problem, "
+                                  "and the policy switches heuristics off; pass a config or allow heuristics",
+                                  declaration_.name, kernel->name),
+                      ErrorCode::no_config);
+  }
+
+  ConfigBlock heuristic(const KernelInfo& kernel) const { return kernel.heuristic(view_, device_); }
+
+  /// An overlay that does not fit this kernel is a miss, counted in the log.
+  std::optional<ConfigBlock> from_overlay(const KernelInfo& kernel, const OverlayEntry& overlay) {
+    try {
+      return config_from_values(declaration_.name, kernel, heuristic(kernel), overlay.values);
+    } catch (const InvalidArgument& error) {
+      note(Tier::overlay, fmt::format("illegal: {}", error.what()));
+      log(LogLevel::warning, error.what());
+      return std::nullopt;
+    }
+  }
+
+  const ChooseRequest& request_;
+  const PlanOptions& options_;
+  const Operation& declaration_;
+  const DeviceProperties& device_;
+  std::vector<Tensor> outputs_;
+  CallView view_;
+  Trail* trail_;
+  std::optional<Platform> platform_;
+  std::string key_;
+  uint64_t hash_ = 0;
+};
+
+}  // namespace
+
+std::string_view name(Tier tier) {
+  switch (tier) {
+    case Tier::override_: return "override";
+    case Tier::overlay: return "overlay";
+    case Tier::memory: return "memory";
+    case Tier::heuristics: return "heuristics";
+    case Tier::error: return "error";
+  }
+  return "?";
+}
+
+std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail) {
+  return Chooser(request, trail).run();
+}
+
+void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel, const ConfigBlock& config) {
+  const std::string& key = Chooser(request, nullptr).key_for(kernel);
+  memory_tier().put(digest_of(key).low, key, config);
+  memory_generation.fetch_add(1);
+}
+
+void clear_memory_configs() {
+  memory_tier().clear();
+  memory_generation.fetch_add(1);
+}
+
+Overlay::Overlay(std::string operation, std::string kernel, ConfigValues values) {
+  overlays.push_back({std::move(operation), std::move(kernel), std::move(values)});
+}
+Overlay::~Overlay() { overlays.pop_back(); }
+
+PolicyOverride::PolicyOverride(Policy policy) : previous_(policy_on_this_thread) { policy_on_this_thread = policy; }
+PolicyOverride::~PolicyOverride() { policy_on_this_thread = previous_; }
+
+}  // namespace ejk

@@ -1,0 +1,101 @@
+// How a call gets its kernel and its config: the ordered list, then the tiers (runtime §2, §4).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejkernel/core/export.h"
+#include "ejkernel/core/operation.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/config.h"
+#include "ejkernel/runtime/problem.h"
+#include "ejkernel/runtime/registry.h"
+
+namespace ejk {
+
+/// The tiers by their numbers in the specification. The store (4) and the autotuner (5) have their place between memory
+/// and heuristics.
+enum class Tier : int { override_ = 1, overlay = 2, memory = 3, heuristics = 6, error = 7 };
+EJK_API std::string_view name(Tier tier);
+
+/// Which tiers past memory may answer.
+struct Policy {
+  bool autotune = true;
+  bool heuristics = true;
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+/// What a caller asks for besides the call itself.
+struct PlanOptions {
+  std::optional<Platform> platform = {};  ///< a named platform works or raises; never a silent fallback
+  std::optional<Backend> backend = {};
+  std::string kernel = {};                ///< a kernel by name, as strict as a platform
+  std::optional<ConfigValues> config = {};  ///< tier 1: wins under every policy, is never stored
+  std::optional<Policy> policy = {};
+};
+
+/// A kernel and a config for a problem, and where the config came from. Immutable and shared.
+struct Choice {
+  std::shared_ptr<const RegisteredOperation> operation = {};
+  std::shared_ptr<const KernelInfo> kernel = {};
+  ConfigBlock config = {};
+  Tier tier = Tier::error;
+};
+
+/// The trail of one decision, for `explain`.
+struct KernelAnswer {
+  std::string kernel;
+  Platform platform;
+  bool accepted;
+  std::string reason;  ///< why it declined; empty when it accepted
+};
+struct TierAnswer {
+  Tier tier;
+  std::string answer;  ///< "hit: block_q=64 …", "miss", "not allowed by policy", "illegal: …"
+};
+struct Trail {
+  std::vector<KernelAnswer> kernels;
+  std::vector<TierAnswer> tiers;
+};
+
+/// One call as the chooser sees it; the spans outlive the choice being made.
+struct ChooseRequest {
+  std::shared_ptr<const RegisteredOperation> operation;
+  std::span<const Tensor> inputs;
+  const ParamsBlock* params = nullptr;
+  const CheckedCall* checked = nullptr;
+  const PlanOptions* options = nullptr;
+  Device device = {};
+};
+
+/// Unsupported when no kernel accepts (with every kernel's reason) or no tier answers. `trail` may be null.
+EJK_API std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail);
+
+/// Tier 3. Holds configs found by measurement or set by hand; heuristics and overrides never enter.
+EJK_API void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel, const ConfigBlock& config);
+EJK_API void clear_memory_configs();
+
+/// Tier 2: configs for one operation and kernel on this thread, for the object's lifetime; the innermost wins.
+class EJK_API Overlay {
+ public:
+  Overlay(std::string operation, std::string kernel, ConfigValues values);
+  ~Overlay();
+  Overlay(const Overlay&) = delete;
+  Overlay& operator=(const Overlay&) = delete;
+};
+
+/// The policy on this thread for the object's lifetime; a call's own option wins over it.
+class EJK_API PolicyOverride {
+ public:
+  explicit PolicyOverride(Policy policy);
+  ~PolicyOverride();
+  PolicyOverride(const PolicyOverride&) = delete;
+  PolicyOverride& operator=(const PolicyOverride&) = delete;
+
+ private:
+  std::optional<Policy> previous_;
+};
+
+}  // namespace ejk

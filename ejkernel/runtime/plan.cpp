@@ -1,0 +1,91 @@
+#include "ejkernel/runtime/plan.h"
+
+#include <fmt/format.h>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/runtime/devices.h"
+
+namespace ejk {
+
+struct Plan::State {
+  std::shared_ptr<const Choice> choice;
+  std::vector<Tensor> inputs;
+  ParamsBlock params;
+  CheckedCall checked;
+  Device device;
+  size_t workspace_bytes = 0;
+};
+
+Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
+                const PlanOptions& options) {
+  return make(KernelRegistry::instance().find(operation), inputs, params, options);
+}
+
+Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
+                const ParamsBlock& params, const PlanOptions& options) {
+  auto state = std::make_shared<State>();
+  state->inputs.assign(inputs.begin(), inputs.end());
+  state->params = params;
+  state->checked = check_call(*operation->declaration, inputs, params);
+  for (Tensor& input : state->inputs) {
+    if (input.present()) state->device = input.device;
+    input.data = nullptr;
+  }
+  state->choice = choose({.operation = std::move(operation),
+                          .inputs = state->inputs,
+                          .params = &state->params,
+                          .checked = &state->checked,
+                          .options = &options,
+                          .device = state->device},
+                         nullptr);
+  const std::vector<Tensor> outputs = [&] {
+    std::vector<Tensor> specs;
+    for (const OutputSpec& spec : state->checked.outputs)
+      specs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, state->device) : Tensor());
+    return specs;
+  }();
+  state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
+                                                                  state->choice->config, device_properties(state->device));
+  return Plan(std::move(state));
+}
+
+void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunOptions& options) const {
+  const State& s = *state_;
+  check_buffers(operation(), inputs, outputs, s.checked.outputs, s.inputs);
+  if (options.workspace.size() < s.workspace_bytes)
+    throw_invalid(operation().name, "the workspace", fmt::format("have at least {} bytes", s.workspace_bytes),
+                  fmt::format("{}", options.workspace.size()), "allocate plan.workspace_bytes()");
+  if (s.workspace_bytes > 0 && reinterpret_cast<uintptr_t>(options.workspace.data()) % 64 != 0)
+    throw_invalid(operation().name, "the workspace", "be aligned to 64 bytes", "another address",
+                  "allocate it with an aligned allocator");
+  s.choice->kernel->run({inputs, &s.params, outputs}, s.choice->config,
+                        {.stream = options.stream, .workspace = options.workspace, .status = options.status});
+}
+
+const Operation& Plan::operation() const { return *state_->choice->operation->declaration; }
+const KernelInfo& Plan::kernel() const { return *state_->choice->kernel; }
+const Choice& Plan::choice() const { return *state_->choice; }
+const Dims& Plan::dims() const { return state_->checked.dims; }
+int Plan::form() const { return state_->checked.form; }
+std::span<const Tensor> Plan::inputs() const { return state_->inputs; }
+const ParamsBlock& Plan::params() const { return state_->params; }
+std::span<const OutputSpec> Plan::outputs() const { return state_->checked.outputs; }
+Device Plan::device() const { return state_->device; }
+size_t Plan::workspace_bytes() const { return state_->workspace_bytes; }
+
+Work Plan::work() const {
+  std::vector<Tensor> specs;
+  for (const OutputSpec& spec : state_->checked.outputs)
+    specs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, state_->device) : Tensor());
+  return operation().work({state_->inputs, &state_->params, specs});
+}
+
+std::vector<Array> Plan::allocate_outputs() const {
+  std::vector<Array> arrays;
+  arrays.reserve(state_->checked.outputs.size());
+  for (const OutputSpec& spec : state_->checked.outputs)
+    arrays.push_back(spec.present ? Array(spec.dtype, spec.shape, state_->device) : Array());
+  return arrays;
+}
+
+}  // namespace ejk

@@ -1,0 +1,58 @@
+// Plan: a choice bound to one call's exact shapes and parameters; running it only launches.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ejkernel/core/export.h"
+#include "ejkernel/core/operation.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/choose.h"
+
+namespace ejk {
+
+/// Where and with what a plan runs. Without a workspace of at least `workspace_bytes()` (64-byte aligned) a plan that
+/// needs one refuses: `run` never allocates.
+struct RunOptions {
+  void* stream = nullptr;
+  std::span<std::byte> workspace = {};
+  uint32_t* status = nullptr;  ///< optional word of the call's device; fault bits are OR-ed in
+};
+
+/// Immutable, thread-safe, cheap to copy. `run` does not allocate, lock, synchronise a device or read a tensor's
+/// contents on the host side of a device call.
+class EJK_API Plan {
+ public:
+  /// Validates, chooses and binds. Tensors are specs here: their data is not looked at.
+  static Plan make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
+                   const PlanOptions& options = {});
+  static Plan make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
+                   const ParamsBlock& params, const PlanOptions& options = {});
+
+  /// Launches. Tensors must equal the planned specs; an absent output is not computed or not written.
+  void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunOptions& options = {}) const;
+
+  const Operation& operation() const;
+  const KernelInfo& kernel() const;
+  const Choice& choice() const;
+  const Dims& dims() const;
+  int form() const;
+  std::span<const Tensor> inputs() const;  ///< specs; their data is null
+  const ParamsBlock& params() const;
+  std::span<const OutputSpec> outputs() const;
+  Device device() const;
+  size_t workspace_bytes() const;
+  Work work() const;
+
+  /// Freshly allocated outputs in field order; absent where the call has none.
+  std::vector<Array> allocate_outputs() const;
+
+ private:
+  struct State;
+  explicit Plan(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace ejk
