@@ -12,6 +12,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 
 namespace ejk {
@@ -23,8 +24,21 @@ constexpr int kPoison = 0xff;
 
 std::atomic<int64_t> allocations_until_failure{0};
 std::atomic<int64_t> live_blocks{0};
-std::atomic<bool> guard_is_on{false};
-std::atomic<bool> poison_is_on{false};
+
+/// AllocationDebug as bits, so that one load reads both; kAskEnvironment until the first allocation or set.
+constexpr int kGuard = 1;
+constexpr int kPoisoned = 2;
+constexpr int kAskEnvironment = 4;
+std::atomic<int> debug_bits{kAskEnvironment};
+
+int debug_mode() {
+  int bits = debug_bits.load(std::memory_order_relaxed);
+  if (bits != kAskEnvironment) return bits;
+  const AllocationDebug asked = environment::debug();
+  const int read = (asked.guard ? kGuard : 0) | (asked.poison ? kPoisoned : 0);
+  // A set_allocation_debug that came in between wins.
+  return debug_bits.compare_exchange_strong(bits, read) ? read : bits;
+}
 
 /// Sizes of the blocks that have guard bands. Ordinary blocks have no header, so that an address sanitizer still sees
 /// an access one byte outside of them.
@@ -48,6 +62,12 @@ size_t largest_block() {
     return pages > 0 && page_size > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page_size) : SIZE_MAX / 2;
   }();
   return bytes;
+}
+
+void poison(void* block, size_t bytes) {
+  std::memset(block, kPoison, bytes);
+  // Compilers drop writes to memory that is freed next; this one is made to be seen by whoever reads it too late.
+  asm volatile("" : : "r"(block) : "memory");
 }
 
 [[noreturn]] void refuse(size_t bytes) {
@@ -108,7 +128,7 @@ bool free_guarded(void* block) noexcept {
   auto* data = static_cast<unsigned char*>(block);
   check_guard(data - kGuardBytes, "before", block, bytes);
   check_guard(data + bytes, "past", block, bytes);
-  if (poison_is_on) std::memset(block, kPoison, bytes);
+  if ((debug_bits & kPoisoned) != 0) poison(block, bytes);
   std::free(data - kGuardBytes);
   return true;
 }
@@ -117,10 +137,11 @@ bool free_guarded(void* block) noexcept {
 
 void* allocate_host(size_t bytes) {
   if (bytes == 0) return nullptr;
+  const int mode = debug_mode();
   void* block = nullptr;
-  if (!is_told_to_fail()) block = guard_is_on ? allocate_guarded(bytes) : allocate_aligned(bytes);
+  if (!is_told_to_fail()) block = (mode & kGuard) != 0 ? allocate_guarded(bytes) : allocate_aligned(bytes);
   if (block == nullptr) refuse(bytes);
-  if (poison_is_on) std::memset(block, kPoison, bytes);
+  if ((mode & kPoisoned) != 0) poison(block, bytes);
   live_blocks.fetch_add(1, std::memory_order_relaxed);
   return block;
 }
@@ -129,16 +150,18 @@ void free_host(void* block) noexcept {
   if (block == nullptr) return;
   live_blocks.fetch_sub(1, std::memory_order_relaxed);
   if (guarded_blocks().count.load() > 0 && free_guarded(block)) return;
-  if (poison_is_on) std::memset(block, kPoison, malloc_usable_size(block));
+  if ((debug_bits & kPoisoned) != 0) poison(block, malloc_usable_size(block));
   std::free(block);
 }
 
 void set_allocation_debug(AllocationDebug debug) {
-  guard_is_on = debug.guard;
-  poison_is_on = debug.poison;
+  debug_bits = (debug.guard ? kGuard : 0) | (debug.poison ? kPoisoned : 0);
 }
 
-AllocationDebug allocation_debug() { return {.guard = guard_is_on, .poison = poison_is_on}; }
+AllocationDebug allocation_debug() {
+  const int mode = debug_mode();
+  return {.guard = (mode & kGuard) != 0, .poison = (mode & kPoisoned) != 0};
+}
 
 void fail_host_allocation(int64_t k) { allocations_until_failure = k; }
 

@@ -1,0 +1,172 @@
+#include "ejkernel/core/environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+#include "ejkernel/core/error.h"
+
+namespace ejk::environment {
+namespace {
+
+constexpr std::string_view kPrefix = "EJKERNEL_";
+constexpr int kMaxThreads = 4096;
+
+[[noreturn]] void refuse(const Variable& variable, std::string_view value) {
+  throw InvalidArgument(std::string(variable.name) + ": " + std::string(variable.type) + " was expected, '" +
+                        std::string(value) + "' was given; correct or unset the environment variable");
+}
+
+/// The enumerator called `value`, for enumerations that count from 0 and have name().
+template <class E>
+std::optional<E> parse_enum(std::string_view value, int count) {
+  for (int i = 0; i < count; ++i)
+    if (name(static_cast<E>(i)) == value) return static_cast<E>(i);
+  return std::nullopt;
+}
+
+template <class Visit>
+void for_each_part(std::string_view list, char separator, Visit visit) {
+  while (true) {
+    const size_t end = list.find(separator);
+    visit(list.substr(0, end));
+    if (end == std::string_view::npos) return;
+    list.remove_prefix(end + 1);
+  }
+}
+
+void parse_platform(const Variable& self, std::string_view value, Values& into) {
+  if (value == "auto") return;
+  into.platform = parse_enum<Platform>(value, kNumPlatforms);
+  if (!into.platform) refuse(self, value);
+}
+
+void parse_log(const Variable& self, std::string_view value, Values& into) {
+  const auto level = parse_enum<LogLevel>(value, kNumLogLevels);
+  if (!level) refuse(self, value);
+  into.log_level = *level;
+}
+
+void parse_num_threads(const Variable& self, std::string_view value, Values& into) {
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, into.num_threads);
+  if (error != std::errc() || stop != end || into.num_threads < 1 || into.num_threads > kMaxThreads)
+    refuse(self, value);
+}
+
+void parse_debug(const Variable& self, std::string_view value, Values& into) {
+  for_each_part(value, ',', [&](std::string_view part) {
+    if (part == "guard")
+      into.debug.guard = true;
+    else if (part == "poison")
+      into.debug.poison = true;
+    else
+      refuse(self, value);
+  });
+}
+
+void parse_autotune_policy(const Variable& self, std::string_view value, Values& into) {
+  const auto policy = parse_enum<AutotunePolicy>(value, 2);
+  if (!policy) refuse(self, value);
+  into.autotune_policy = *policy;
+}
+
+void parse_plugins(const Variable& self, std::string_view value, Values& into) {
+  // A relative path would load whatever lies in the directory that a program happens to run in.
+  for_each_part(value, ':', [&](std::string_view path) {
+    if (path.empty() || path.front() != '/') refuse(self, value);
+    into.plugins.emplace_back(path);
+  });
+}
+
+constexpr std::array kVariables = {
+    Variable{"EJKERNEL_PLATFORM", "auto, cuda, cpu, reference, xla, triton, pallas or hip", "auto",
+             "the platform of every call that does not name one; like a named one, it works or raises", parse_platform},
+    Variable{"EJKERNEL_LOG", "off, error, warning, info or debug", "off",
+             "what is written to standard error; an installed log sink overrules it", parse_log},
+    Variable{"EJKERNEL_NUM_THREADS", "an integer from 1 to 4096", "what affinity and cgroup quota allow",
+             "the threads that CPU kernels use, the caller's included", parse_num_threads},
+    Variable{"EJKERNEL_DEBUG", "a comma-separated list of guard and poison", "none",
+             "host memory that the library allocates: guard finds writes outside of it and aborts, poison "
+             "fills fresh and freed blocks with NaN",
+             parse_debug},
+    Variable{"EJKERNEL_AUTOTUNE_POLICY", "autotune or heuristics", "autotune",
+             "heuristics: never tune, take each kernel's heuristic configuration", parse_autotune_policy},
+    Variable{"EJKERNEL_PLUGINS", "a colon-separated list of absolute paths", "none",
+             "libraries with more kernels and operations, loaded at the first call", parse_plugins},
+};
+
+struct Published {
+  std::mutex mutex;
+  std::atomic<const Values*> current{nullptr};
+  std::vector<std::unique_ptr<const Values>> all;  ///< keeps references to earlier ones valid
+};
+
+Published& published() {
+  static auto* state = new Published;  // never destroyed: calls may come while the process exits
+  return *state;
+}
+
+void warn_of_unknown_variables() {
+  for (const std::string& unknown : unknown_names(environ)) {
+    std::string text = "environment: " + unknown + " is not a variable that this version reads; it reads";
+    for (const auto& variable : kVariables) text += " " + std::string(variable.name);
+    log_once("environment:" + unknown, LogLevel::warning, text);
+  }
+}
+
+const Values& load() {
+  auto read = std::make_unique<const Values>(parse([](const char* name) { return getenv(name); }));
+  Published& state = published();
+  const Values* loaded = read.get();
+  {
+    const std::lock_guard lock(state.mutex);
+    state.all.push_back(std::move(read));
+    state.current.store(loaded, std::memory_order_release);
+  }
+  // After publishing and without the lock: the log asks the environment for its level.
+  warn_of_unknown_variables();
+  return *loaded;
+}
+
+}  // namespace
+
+std::string_view name(AutotunePolicy policy) { return policy == AutotunePolicy::autotune ? "autotune" : "heuristics"; }
+
+std::span<const Variable> variables() { return kVariables; }
+
+const Values& values() {
+  const Values* current = published().current.load(std::memory_order_acquire);
+  return current != nullptr ? *current : load();
+}
+
+void reload() { load(); }
+
+Values parse(const std::function<const char*(const char* name)>& lookup) {
+  Values parsed;
+  for (const auto& variable : kVariables) {
+    const char* value = lookup(variable.name.data());
+    if (value != nullptr && *value != '\0') variable.parse(variable, value, parsed);
+  }
+  return parsed;
+}
+
+std::vector<std::string> unknown_names(const char* const* entries) {
+  std::vector<std::string> unknown;
+  for (; entries != nullptr && *entries != nullptr; ++entries) {
+    const std::string_view entry = *entries;
+    const std::string_view name = entry.substr(0, entry.find('='));
+    const auto is_this = [&](const Variable& variable) { return variable.name == name; };
+    if (name.substr(0, kPrefix.size()) == kPrefix && std::none_of(kVariables.begin(), kVariables.end(), is_this))
+      unknown.emplace_back(name);
+  }
+  return unknown;
+}
+
+}  // namespace ejk::environment

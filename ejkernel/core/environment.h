@@ -1,0 +1,61 @@
+// Every environment variable the library reads: one table parses them, `ejk doctor --env` prints it and the docs show
+// it. The process's environment is read once, at first use, and never changed.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ejkernel/core/allocator.h"
+#include "ejkernel/core/device.h"
+#include "ejkernel/core/export.h"
+#include "ejkernel/core/log.h"
+
+namespace ejk::environment {
+
+/// Whether tier 5 may tune. `heuristics` leaves it out.
+enum class AutotunePolicy : uint8_t { autotune, heuristics };
+EJK_API std::string_view name(AutotunePolicy policy);
+
+/// The variables, parsed. Defaults are what an empty environment gives.
+struct Values {
+  std::optional<Platform> platform = {};  ///< absent: the first kernel that supports the call
+  LogLevel log_level = LogLevel::off;
+  int num_threads = 0;  ///< 0: as many as affinity and cgroup quota allow
+  AllocationDebug debug = {};
+  AutotunePolicy autotune_policy = AutotunePolicy::autotune;
+  std::vector<std::string> plugins = {};  ///< absolute paths, in order
+};
+
+/// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is
+/// malformed.
+EJK_API const Values& values();
+inline std::optional<Platform> platform() { return values().platform; }
+inline LogLevel log_level() { return values().log_level; }
+inline int num_threads() { return values().num_threads; }
+inline AllocationDebug debug() { return values().debug; }
+inline AutotunePolicy autotune_policy() { return values().autotune_policy; }
+inline const std::vector<std::string>& plugins() { return values().plugins; }
+
+/// Reads it again: for tests. References to the old one stay valid.
+EJK_API void reload();
+
+/// One row of the table. `parse` gets a value that is not empty.
+struct Variable {
+  std::string_view name;
+  std::string_view type;
+  std::string_view default_value;
+  std::string_view doc;
+  void (*parse)(const Variable& self, std::string_view value, Values& into);
+};
+EJK_API std::span<const Variable> variables();
+
+/// The parsing alone: `lookup` gives a variable's value or null. A variable set to nothing counts as not set.
+EJK_API Values parse(const std::function<const char*(const char* name)>& lookup);
+/// Names in `entries` ("NAME=value", null-terminated list) that begin like ours and are not in the table.
+EJK_API std::vector<std::string> unknown_names(const char* const* entries);
+
+}  // namespace ejk::environment
