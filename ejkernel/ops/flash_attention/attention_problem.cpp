@@ -1,0 +1,172 @@
+#include "ejkernel/ops/flash_attention/attention_problem.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "ejkernel/core/philox.h"
+
+namespace ejk::attention {
+namespace {
+
+Strides strides_of(const Tensor& t) {
+  if (t.rank() == 3) return {.batch = 0, .row = t.strides[0], .head = t.strides[1]};
+  return {.batch = t.strides[0], .row = t.strides[1], .head = t.strides[2]};
+}
+
+int32_t index_at(const Tensor& t, int64_t i) { return t.as<const int32_t>()[i * t.strides[0]]; }
+
+void raise_bit(uint32_t* word, uint32_t bit) {
+  if (word != nullptr) std::atomic_ref<uint32_t>(*word).fetch_or(bit, std::memory_order_relaxed);
+}
+
+/// A length that the caller's tensor claims, held to what is there.
+int64_t clamp_length(int64_t length, int64_t capacity, uint32_t* status_word) {
+  if (length < 0 || length > capacity) raise_bit(status_word, status::kLength);
+  return std::clamp<int64_t>(length, 0, capacity);
+}
+
+struct Span {
+  int64_t begin, length;
+};
+
+/// Entry `index` of a cu_seqlens tensor, clamped to [0, total] and cut to max_seqlen.
+Span packed_span(const Tensor& cu_seqlens, int64_t index, int64_t total, int64_t max_seqlen, uint32_t* status_word) {
+  const int64_t first = index_at(cu_seqlens, index), past = index_at(cu_seqlens, index + 1);
+  const int64_t begin = std::clamp<int64_t>(first, 0, total), end = std::clamp<int64_t>(past, 0, total);
+  if (first != begin || past != end || past < first) raise_bit(status_word, status::kOffsets);
+  int64_t length = std::max<int64_t>(end - begin, 0);
+  if (length > max_seqlen) {
+    raise_bit(status_word, status::kLength);
+    length = max_seqlen;
+  }
+  return {begin, length};
+}
+
+}  // namespace
+
+Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+  Problem p;
+  p.query = in.query, p.key = in.key, p.value = in.value;
+  p.bias = in.bias, p.mask = in.attention_mask;
+  p.q_segments = in.q_segment_ids;
+  p.kv_segments = in.kv_segment_ids.present() ? in.kv_segment_ids : in.q_segment_ids;
+  p.sinks = in.softmax_aux, p.dropout_seed = in.dropout_seed;
+  p.q_scale = in.q_scale, p.k_scale = in.k_scale, p.v_scale = in.v_scale;
+  p.cu_seqlens_q = in.cu_seqlens_q, p.cu_seqlens_k = in.cu_seqlens_k, p.used_k = in.seqused_k;
+
+  p.packed = in.cu_seqlens_q.present();
+  p.num_sequences = p.packed ? in.cu_seqlens_q.shape[0] - 1 : in.query.shape[0];
+  p.q_rows = in.query.shape[-3], p.k_rows = in.key.shape[-3];
+  p.num_q_heads = in.query.shape[-2], p.num_kv_heads = in.key.shape[-2];
+  p.head_dim = in.query.shape[-1], p.value_dim = in.value.shape[-1];
+  p.num_sinks = in.softmax_aux.present() ? in.softmax_aux.shape[-1] : 0;
+  p.q = strides_of(in.query), p.k = strides_of(in.key), p.v = strides_of(in.value);
+
+  p.scale = params.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
+  p.soft_cap = params.logits_soft_cap.value_or(0);
+  p.causal = params.causal;
+  p.bottom_right = params.causal_align == CausalAlign::bottom_right;
+  p.window = params.sliding_window.resolve(params.causal);
+  p.sink_tokens = params.attention_sink_size;
+  p.max_q = params.max_seqlen_q.value_or(INT64_MAX);
+  p.max_k = params.max_seqlen_k.value_or(INT64_MAX);
+  p.dropout_threshold = dropout_threshold(params.dropout_prob);
+  p.keep_scale = dropout_scale(p.dropout_threshold);
+  p.normalize = params.normalize_output;
+  return p;
+}
+
+Sequence Problem::sequence(int64_t index, uint32_t* status) const {
+  Sequence s{.index = index};
+  if (packed) {
+    const Span q_span = packed_span(cu_seqlens_q, index, q_rows, max_q, status);
+    const Span k_span = packed_span(cu_seqlens_k, index, k_rows, max_k, status);
+    s.q_begin = q_span.begin, s.q_len = q_span.length;
+    s.k_begin = k_span.begin, s.k_len = k_span.length;
+  } else {
+    s.q_len = used_q.present() ? clamp_length(index_at(used_q, index), q_rows, status) : q_rows;
+    s.k_len = k_rows;
+  }
+  if (used_k.present()) s.k_len = clamp_length(index_at(used_k, index), s.k_len, status);
+  s.offset = bottom_right ? s.k_len - s.q_len : 0;
+  return s;
+}
+
+Problem::KeyRange Problem::key_range(const Sequence& s, int64_t i) const {
+  const int64_t p = i + s.offset;
+  int64_t begin = 0, end = s.k_len;
+  if (causal) end = std::min(end, p + 1);
+  constexpr int64_t kWide = INT64_MAX / 4;  // any window may be given: keep the sums in range
+  if (window.right >= 0) end = std::min(end, p + std::min(window.right, kWide) + 1);
+  if (window.left >= 0) begin = p - std::min(window.left, kWide);
+  begin = std::clamp<int64_t>(begin, 0, s.k_len);
+  return {begin, std::clamp<int64_t>(end, begin, s.k_len)};
+}
+
+int64_t Problem::sink_end(const Sequence& s, int64_t i) const {
+  if (window.unbounded()) return 0;  // nothing to be exempt from
+  int64_t end = std::min(sink_tokens, s.k_len);
+  if (causal) end = std::min(end, i + s.offset + 1);
+  return std::max<int64_t>(end, 0);
+}
+
+bool Problem::element_visible(const Sequence& s, int64_t h, int64_t i, int64_t j) const {
+  const int64_t b = s.index;
+  if (q_segments.present()) {
+    const int32_t of_query = q_segments.as<const int32_t>()[b * q_segments.strides[0] + i];
+    const int32_t of_key = kv_segments.as<const int32_t>()[b * kv_segments.strides[0] + j];
+    if (of_query < 0 || of_query != of_key) return false;
+  }
+  if (mask.present() && !mask.as<const uint8_t>()[broadcast_offset(mask, b, h, i, j)]) return false;
+  return !bias.present() || bias_at(b, h, i, j) != -std::numeric_limits<double>::infinity();
+}
+
+bool Problem::visible(const Sequence& s, int64_t h, int64_t i, int64_t j) const {
+  const KeyRange range = key_range(s, i);
+  const bool in_range = (j >= range.begin && j < range.end) || j < sink_end(s, i);
+  return in_range && j < s.k_len && element_visible(s, h, i, j);
+}
+
+double Problem::sinks_lse(int64_t h) const {
+  double max = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (int64_t a = 0; a < num_sinks; ++a) max = std::max(max, sink_at(h, a));
+  if (max == -std::numeric_limits<double>::infinity()) return max;
+  for (int64_t a = 0; a < num_sinks; ++a) sum += std::exp(sink_at(h, a) - max);
+  return max + std::log(sum);
+}
+
+double Problem::scale_at(const Tensor& scale, int64_t b, int64_t token, int64_t head) {
+  if (!scale.present()) return 1;
+  const float* values = scale.as<const float>();
+  if (scale.rank() == 0) return values[0];
+  if (scale.rank() == 1) return values[head * scale.strides[0]];
+  return values[b * scale.strides[0] + token / 128 * scale.strides[1] + head * scale.strides[2]];
+}
+
+double Problem::dropout_factor(const Sequence& s, int64_t h, int64_t i, int64_t j) const {
+  if (dropout_threshold == 0) return 1;
+  const uint32_t* words = dropout_seed.as<const uint32_t>();
+  const uint32_t seed = words != nullptr ? words[0] : 0, offset = words != nullptr ? words[1] : 0;
+  const bool keep = dropout_keep(seed, offset, static_cast<uint32_t>(s.index), static_cast<uint32_t>(h),
+                                 static_cast<uint32_t>(i), static_cast<uint32_t>(j), dropout_threshold);
+  return keep ? keep_scale : 0;
+}
+
+double visible_pairs(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+  // From shapes alone: packed sequences count as equally long ones.
+  Problem p = make_problem(in, params);
+  Sequence s;
+  if (p.num_sequences == 0) return 0;
+  s.q_len = p.packed ? p.q_rows / p.num_sequences : p.q_rows;
+  s.k_len = p.packed ? p.k_rows / p.num_sequences : p.k_rows;
+  s.offset = p.bottom_right ? s.k_len - s.q_len : 0;
+  double pairs = 0;
+  for (int64_t i = 0; i < s.q_len; ++i) {
+    const Problem::KeyRange range = p.key_range(s, i);
+    pairs += static_cast<double>(range.end - range.begin + std::min(p.sink_end(s, i), range.begin));
+  }
+  return pairs * static_cast<double>(p.num_sequences);
+}
+
+}  // namespace ejk::attention

@@ -1,0 +1,4 @@
+// Every operation of the library. A new one is a folder, an include here and a line in operations.cpp.
+#pragma once
+
+#include "ejkernel/ops/flash_attention/flash_attention.h"
