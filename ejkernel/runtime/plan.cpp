@@ -9,11 +9,20 @@ namespace ejk {
 
 struct Plan::State {
   std::shared_ptr<const Choice> choice;
+  PlanOptions options;
   std::vector<Tensor> inputs;
   ParamsBlock params;
   CheckedCall checked;
   Device device;
   size_t workspace_bytes = 0;
+
+  std::vector<Tensor> output_specs() const {
+    std::vector<Tensor> specs;
+    specs.reserve(checked.outputs.size());
+    for (const OutputSpec& spec : checked.outputs)
+      specs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, device) : Tensor());
+    return specs;
+  }
 };
 
 Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
@@ -26,6 +35,7 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
   auto state = std::make_shared<State>();
   state->inputs.assign(inputs.begin(), inputs.end());
   state->params = params;
+  state->options = options;
   state->checked = check_call(*operation->declaration, inputs, params);
   for (Tensor& input : state->inputs) {
     if (input.present()) state->device = input.device;
@@ -38,12 +48,7 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
                           .options = &options,
                           .device = state->device},
                          nullptr);
-  const std::vector<Tensor> outputs = [&] {
-    std::vector<Tensor> specs;
-    for (const OutputSpec& spec : state->checked.outputs)
-      specs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, state->device) : Tensor());
-    return specs;
-  }();
+  const std::vector<Tensor> outputs = state->output_specs();
   state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
                                                                   state->choice->config, device_properties(state->device));
   return Plan(std::move(state));
@@ -65,6 +70,7 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
 const Operation& Plan::operation() const { return *state_->choice->operation->declaration; }
 const KernelInfo& Plan::kernel() const { return *state_->choice->kernel; }
 const Choice& Plan::choice() const { return *state_->choice; }
+const PlanOptions& Plan::options() const { return state_->options; }
 const Dims& Plan::dims() const { return state_->checked.dims; }
 int Plan::form() const { return state_->checked.form; }
 std::span<const Tensor> Plan::inputs() const { return state_->inputs; }
@@ -74,10 +80,7 @@ Device Plan::device() const { return state_->device; }
 size_t Plan::workspace_bytes() const { return state_->workspace_bytes; }
 
 Work Plan::work() const {
-  std::vector<Tensor> specs;
-  for (const OutputSpec& spec : state_->checked.outputs)
-    specs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, state_->device) : Tensor());
-  return operation().work({state_->inputs, &state_->params, specs});
+  return operation().work({state_->inputs, &state_->params, state_->output_specs()});
 }
 
 std::vector<Array> Plan::allocate_outputs() const {

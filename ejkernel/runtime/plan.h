@@ -37,6 +37,7 @@ class EJK_API Plan {
   const Operation& operation() const;
   const KernelInfo& kernel() const;
   const Choice& choice() const;
+  const PlanOptions& options() const;  ///< what was asked for
   const Dims& dims() const;
   int form() const;
   std::span<const Tensor> inputs() const;  ///< specs; their data is null

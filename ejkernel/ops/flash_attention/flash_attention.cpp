@@ -95,7 +95,7 @@ Work FlashAttention::work(const Call<FlashAttention>& call) {
 
 std::span<const KernelInfo* const> FlashAttention::kernels() {
   using namespace flash_attention_kernels;
-  static const KernelInfo* const list[] = {&cpu(), &reference()};
+  static const KernelInfo* const list[] = {&reference()};
   return list;
 }
 
@@ -116,7 +116,7 @@ Work FlashAttentionBackward::work(const Call<FlashAttentionBackward>& call) {
 
 std::span<const KernelInfo* const> FlashAttentionBackward::kernels() {
   using namespace flash_attention_kernels;
-  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_reference()};
   return list;
 }
 
