@@ -33,7 +33,7 @@ macro(ejk_require name version package target)
   endif()
 endmacro()
 
-# ejk_require_xxhash(): xxHash has no CMake package on Debian; one header with everything inlined is all we use.
+# ejk_require_xxhash(): xxHash has no CMake package on Debian; one header is all we use (its user defines XXH_INLINE_ALL).
 function(ejk_require_xxhash)
   find_path(EJK_XXHASH_INCLUDE_DIR xxhash.h)
   if(EJK_XXHASH_INCLUDE_DIR)
@@ -47,7 +47,6 @@ function(ejk_require_xxhash)
   endif()
   add_library(ejkernel_xxhash INTERFACE)
   target_include_directories(ejkernel_xxhash SYSTEM INTERFACE ${EJK_XXHASH_INCLUDE_DIR})
-  target_compile_definitions(ejkernel_xxhash INTERFACE XXH_INLINE_ALL)
 endfunction()
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
@@ -62,6 +61,18 @@ endif()
 if(EJK_BUILD_TESTS)
   ejk_require(GTest 1.12 "libgtest-dev libgmock-dev" GTest::gmock_main)
 endif()
+
+# fmt compiled once, inside our own library (cmake/fmt_instances.cpp); from 11 on its headers ask for other instances, so
+# there it is used header-only.
+add_library(ejkernel_fmt OBJECT cmake/fmt_instances.cpp)
+target_compile_features(ejkernel_fmt PUBLIC cxx_std_20)
+target_include_directories(ejkernel_fmt SYSTEM PUBLIC
+  $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+if(fmt_VERSION VERSION_GREATER_EQUAL 11)
+  target_compile_definitions(ejkernel_fmt PUBLIC FMT_HEADER_ONLY=1)
+endif()
+set_target_properties(ejkernel_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+                                              VISIBILITY_INLINES_HIDDEN ON CXX_EXTENSIONS OFF)
 
 # Highway with our choice of instruction sets (docs/architecture.md says why these): SSE2, AVX2, AVX3, AVX3_ZEN4 and,
 # where the compiler has it, AVX3_SPR; every Arm target; under a sanitizer only the baseline, to keep that build small.

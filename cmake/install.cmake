@@ -19,10 +19,11 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ejkernelConfig.cmake ${CMAKE_CURRENT_B
 
 # A shared libejkernel carries all it needs; a static one asks its user's linker for Highway and the C++ runtime.
 if(BUILD_SHARED_LIBS)
-  set(EJK_PC_STATIC "")
+  set(EJK_PC_STATIC)
 else()
   set(EJK_PC_STATIC "Requires: libhwy\nLibs.private: -lstdc++ -lm -ldl -pthread\n")
 endif()
 file(RELATIVE_PATH EJK_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" EJK_PC_PREFIX "${EJK_PC_PREFIX}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/ejkernel.pc.in ejkernel.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ejkernel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,4 +1,4 @@
-// The library's version, repeated by CMakeLists.txt (a test compares them).
+// The library's version; CMakeLists.txt reads it here.
 #pragma once
 
 #include <string_view>
