@@ -33,7 +33,7 @@ macro(ejk_require name version package target)
   endif()
 endmacro()
 
-# ejk_require_xxhash(): xxHash has no CMake package on Debian; one header is all we use (its user defines XXH_INLINE_ALL).
+# ejk_require_xxhash(): xxHash has no CMake package on Debian; one header with everything inlined is all we use.
 function(ejk_require_xxhash)
   find_path(EJK_XXHASH_INCLUDE_DIR xxhash.h)
   if(EJK_XXHASH_INCLUDE_DIR)
@@ -47,6 +47,7 @@ function(ejk_require_xxhash)
   endif()
   add_library(ejkernel_xxhash INTERFACE)
   target_include_directories(ejkernel_xxhash SYSTEM INTERFACE ${EJK_XXHASH_INCLUDE_DIR})
+  target_compile_definitions(ejkernel_xxhash INTERFACE XXH_INLINE_ALL)
 endfunction()
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
