@@ -45,13 +45,17 @@ TEST_F(Log, after_its_removal_a_sink_is_not_called) {
 }
 
 TEST_F(Log, once_means_once_per_key_and_only_counts_when_the_level_is_on) {
+  static int repetition = 0;  // what was said stays said, also when a test runs again
+  const std::string a = "log_test:a" + std::to_string(++repetition);
+  const std::string b = "log_test:b" + std::to_string(repetition);
+  const std::string news = "log_test:info" + std::to_string(repetition);
   set_log(collect, &messages_, LogLevel::warning);
-  log_once("log_test:info", LogLevel::info, "off");
-  log_once("log_test:a", LogLevel::warning, "first");
-  log_once("log_test:a", LogLevel::warning, "second");
-  log_once("log_test:b", LogLevel::warning, "other");
+  log_once(news, LogLevel::info, "off");
+  log_once(a, LogLevel::warning, "first");
+  log_once(a, LogLevel::warning, "second");
+  log_once(b, LogLevel::warning, "other");
   set_log(collect, &messages_, LogLevel::info);
-  log_once("log_test:info", LogLevel::info, "on");
+  log_once(news, LogLevel::info, "on");
   EXPECT_EQ(messages_, (Messages{{LogLevel::warning, "first"}, {LogLevel::warning, "other"}, {LogLevel::info, "on"}}));
 }
 
