@@ -44,6 +44,14 @@ struct Work {
   double bytes = 0;
 };
 
+/// Bytes of the tensors that are given.
+inline double bytes_of(std::span<const Tensor> tensors) {
+  double bytes = 0;
+  for (const Tensor& t : tensors)
+    if (t.present()) bytes += static_cast<double>(num_bytes(t.dtype, t.shape));
+  return bytes;
+}
+
 /// A kernel's answer to "can you do this call here?". It touches no data and launches nothing.
 struct Support {
   bool ok = true;

@@ -6,6 +6,8 @@ std::span<const Operation* const> builtin_operations() {
   static const Operation* const list[] = {
       &operation<FlashAttention>(),
       &operation<FlashAttentionBackward>(),
+      &operation<MeanPooling>(),
+      &operation<MeanPoolingBackward>(),
   };
   return list;
 }

@@ -2,3 +2,4 @@
 #pragma once
 
 #include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/ops/mean_pooling/mean_pooling.h"

@@ -1,10 +1,10 @@
 #include "ejkernel/ops/flash_attention/attention_problem.h"
 
-#include <atomic>
 #include <cmath>
 #include <limits>
 
 #include "ejkernel/core/philox.h"
+#include "ejkernel/core/untrusted.h"
 
 namespace ejk::attention {
 namespace {
@@ -14,33 +14,15 @@ Strides strides_of(const Tensor& t) {
   return {.batch = t.strides[0], .row = t.strides[1], .head = t.strides[2]};
 }
 
-int32_t index_at(const Tensor& t, int64_t i) { return t.as<const int32_t>()[i * t.strides[0]]; }
-
-void raise_bit(uint32_t* word, uint32_t bit) {
-  if (word != nullptr) std::atomic_ref<uint32_t>(*word).fetch_or(bit, std::memory_order_relaxed);
-}
-
-/// A length that the caller's tensor claims, held to what is there.
-int64_t clamp_length(int64_t length, int64_t capacity, uint32_t* status_word) {
-  if (length < 0 || length > capacity) raise_bit(status_word, status::kLength);
-  return std::clamp<int64_t>(length, 0, capacity);
-}
-
-struct Span {
-  int64_t begin, length;
-};
-
-/// Entry `index` of a cu_seqlens tensor, clamped to [0, total] and cut to max_seqlen.
-Span packed_span(const Tensor& cu_seqlens, int64_t index, int64_t total, int64_t max_seqlen, uint32_t* status_word) {
-  const int64_t first = index_at(cu_seqlens, index), past = index_at(cu_seqlens, index + 1);
-  const int64_t begin = std::clamp<int64_t>(first, 0, total), end = std::clamp<int64_t>(past, 0, total);
-  if (first != begin || past != end || past < first) raise_bit(status_word, status::kOffsets);
-  int64_t length = std::max<int64_t>(end - begin, 0);
-  if (length > max_seqlen) {
-    raise_bit(status_word, status::kLength);
-    length = max_seqlen;
+/// Entry `index` of a cu_seqlens tensor, cut to max_seqlen.
+untrusted::Span cut_span(const Tensor& cu_seqlens, int64_t index, int64_t total, int64_t max_seqlen,
+                         uint32_t* status_word) {
+  untrusted::Span span = untrusted::packed_span(cu_seqlens, index, total, status_word);
+  if (span.length > max_seqlen) {
+    untrusted::raise(status_word, status::kLength);
+    span.length = max_seqlen;
   }
-  return {begin, length};
+  return span;
 }
 
 }  // namespace
@@ -80,15 +62,15 @@ Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Par
 Sequence Problem::sequence(int64_t index, uint32_t* status) const {
   Sequence s{.index = index};
   if (packed) {
-    const Span q_span = packed_span(cu_seqlens_q, index, q_rows, max_q, status);
-    const Span k_span = packed_span(cu_seqlens_k, index, k_rows, max_k, status);
+    const untrusted::Span q_span = cut_span(cu_seqlens_q, index, q_rows, max_q, status);
+    const untrusted::Span k_span = cut_span(cu_seqlens_k, index, k_rows, max_k, status);
     s.q_begin = q_span.begin, s.q_len = q_span.length;
     s.k_begin = k_span.begin, s.k_len = k_span.length;
   } else {
-    s.q_len = used_q.present() ? clamp_length(index_at(used_q, index), q_rows, status) : q_rows;
+    s.q_len = used_q.present() ? untrusted::clamp_length(untrusted::index_at(used_q, index), q_rows, status) : q_rows;
     s.k_len = k_rows;
   }
-  if (used_k.present()) s.k_len = clamp_length(index_at(used_k, index), s.k_len, status);
+  if (used_k.present()) s.k_len = untrusted::clamp_length(untrusted::index_at(used_k, index), s.k_len, status);
   s.offset = bottom_right ? s.k_len - s.q_len : 0;
   return s;
 }

@@ -73,13 +73,6 @@ double pair_work(const FlashAttention::Inputs& in, const FlashAttention::Params&
   return attention::visible_pairs(in, params) * static_cast<double>(in.query.shape[-2]);
 }
 
-double bytes_of(std::span<const Tensor> tensors) {
-  double bytes = 0;
-  for (const Tensor& t : tensors)
-    if (t.present()) bytes += static_cast<double>(num_bytes(t.dtype, t.shape));
-  return bytes;
-}
-
 }  // namespace
 
 void FlashAttention::check(const Inputs& in, const Params& params, Dims& dims) {
