@@ -80,9 +80,9 @@ inline constexpr uint32_t kBlockIndex = 16;
 
 /// What `run` is handed besides the call.
 struct RunContext {
-  void* stream = nullptr;              ///< a CUstream for cuda; ignored on the host
+  void* stream = nullptr;               ///< a CUstream for cuda; ignored on the host
   std::span<std::byte> workspace = {};  ///< at least the plan's workspace_bytes(), aligned to 64
-  uint32_t* status = nullptr;          ///< OR-ed atomically when given
+  uint32_t* status = nullptr;           ///< OR-ed atomically when given
 };
 
 /// A small trivially copyable struct with its type erased: Params and Config values.
@@ -173,10 +173,14 @@ struct NoConfig {
 
 namespace operation_detail {
 template <class K>
-struct ConfigOf { using Type = NoConfig; };
+struct ConfigOf {
+  using Type = NoConfig;
+};
 template <class K>
-  requires requires { typename K::Config; }
-struct ConfigOf<K> { using Type = typename K::Config; };
+requires requires { typename K::Config; }
+struct ConfigOf<K> {
+  using Type = typename K::Config;
+};
 
 // Static storage for what the erased spans point at.
 template <class Op>
@@ -189,8 +193,10 @@ template <class Config>
 inline constexpr auto kConfigFields = Config::fields();
 template <class Op>
 constexpr std::span<const std::string_view> forms() {
-  if constexpr (requires { Op::kForms; }) return Op::kForms;
-  else return {};
+  if constexpr (requires { Op::kForms; })
+    return Op::kForms;
+  else
+    return {};
 }
 }  // namespace operation_detail
 
@@ -205,22 +211,29 @@ KernelInfo make_kernel() {
   KernelInfo info;
   info.name = std::string(K::kName);
   info.platform = K::kPlatform;
-  if constexpr (requires { K::kBackend; }) info.backend = K::kBackend;
-  else info.backend = K::kPlatform == Platform::cuda ? Backend::gpu : Backend::cpu;
+  if constexpr (requires { K::kBackend; })
+    info.backend = K::kBackend;
+  else
+    info.backend = K::kPlatform == Platform::cuda ? Backend::gpu : Backend::cpu;
   if constexpr (requires { K::kRevision; }) info.revision = K::kRevision;
   info.config_fields = operation_detail::kConfigFields<Config>;
 
   info.supports = [](const CallView& view, [[maybe_unused]] const DeviceProperties& device) {
-    if constexpr (requires { K::supports(typed<Op>(view), device); }) return K::supports(typed<Op>(view), device);
-    else return Support::yes();
+    if constexpr (requires { K::supports(typed<Op>(view), device); })
+      return K::supports(typed<Op>(view), device);
+    else
+      return Support::yes();
   };
   info.heuristic = [](const CallView& view, [[maybe_unused]] const DeviceProperties& device) {
-    if constexpr (std::is_same_v<Config, NoConfig>) return ConfigBlock();
-    else return ConfigBlock::of<Config>(K::heuristic(typed<Op>(view), device));
+    if constexpr (std::is_same_v<Config, NoConfig>)
+      return ConfigBlock();
+    else
+      return ConfigBlock::of<Config>(K::heuristic(typed<Op>(view), device));
   };
   info.candidates = [](const CallView& view, [[maybe_unused]] const DeviceProperties& device) {
     std::vector<ConfigBlock> all;
-    if constexpr (std::is_same_v<Config, NoConfig>) all.emplace_back();
+    if constexpr (std::is_same_v<Config, NoConfig>)
+      all.emplace_back();
     else
       for (const Config& config : K::candidates(typed<Op>(view), device)) all.push_back(ConfigBlock::of(config));
     return all;
@@ -233,8 +246,10 @@ KernelInfo make_kernel() {
       return 0;
   };
   info.run = [](const CallView& view, [[maybe_unused]] const ConfigBlock& config, const RunContext& context) {
-    if constexpr (std::is_same_v<Config, NoConfig>) K::run(typed<Op>(view), context);
-    else K::run(typed<Op>(view), config.as<Config>(), context);
+    if constexpr (std::is_same_v<Config, NoConfig>)
+      K::run(typed<Op>(view), context);
+    else
+      K::run(typed<Op>(view), config.as<Config>(), context);
   };
   return info;
 }
@@ -263,7 +278,8 @@ const Operation& operation() {
   using Inputs = typename Op::Inputs;
   using Params = typename Op::Params;
   static_assert(kNumTensors<Inputs> == operation_detail::kInputs<Op>.size(), "every input has its field, in order");
-  static_assert(kNumTensors<typename Op::Outputs> == operation_detail::kOutputs<Op>.size(), "every output has its field");
+  static_assert(kNumTensors<typename Op::Outputs> == operation_detail::kOutputs<Op>.size(),
+                "every output has its field");
   static const Operation erased = [] {
     Operation op;
     op.name = Op::kName;

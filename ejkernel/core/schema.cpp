@@ -4,11 +4,16 @@ namespace ejk {
 
 std::string_view name(ParamType type) {
   switch (type) {
-    case ParamType::boolean: return "bool";
-    case ParamType::integer: return "int";
-    case ParamType::real: return "float";
-    case ParamType::text: return "string";
-    case ParamType::integers: return "ints";
+    case ParamType::boolean:
+      return "bool";
+    case ParamType::integer:
+      return "int";
+    case ParamType::real:
+      return "float";
+    case ParamType::text:
+      return "string";
+    case ParamType::integers:
+      return "ints";
   }
   return "?";
 }

@@ -39,9 +39,7 @@ struct Range {
   double high = std::numeric_limits<double>::infinity();
   bool low_open = true;
   bool high_open = true;
-  bool contains(double x) const {
-    return (low_open ? x > low : x >= low) && (high_open ? x < high : x <= high);
-  }
+  bool contains(double x) const { return (low_open ? x > low : x >= low) && (high_open ? x < high : x <= high); }
 };
 constexpr Range finite() { return {}; }
 constexpr Range positive() { return {.low = 0}; }
@@ -61,13 +59,17 @@ struct Window {
 
   constexpr bool unbounded() const { return left == -1 && right == -1; }
   /// The window that the mask kernels use.
-  constexpr Window resolve(bool causal) const { return symmetric && causal && left >= 0 ? Window(left, 0) : Window(left, right); }
+  constexpr Window resolve(bool causal) const {
+    return symmetric && causal && left >= 0 ? Window(left, 0) : Window(left, right);
+  }
   friend constexpr bool operator==(const Window&, const Window&) = default;
 };
 
 /// Enumerations used as parameters give their names, in order, by `enum_names(E)` found by argument-dependent lookup.
 template <class E>
-concept NamedEnum = std::is_enum_v<E> && requires(E e) { enum_names(e); };
+concept NamedEnum = std::is_enum_v<E> && requires(E e) {
+  enum_names(e);
+};
 
 /// What kind of value a parameter takes, as documents and command lines say it.
 enum class ParamType : uint8_t { boolean, integer, real, text, integers };
@@ -190,17 +192,23 @@ struct MemberOf<T S::*> {
 
 namespace schema_detail {
 template <class T>
-struct Unwrap { using Type = T; };
+struct Unwrap {
+  using Type = T;
+};
 template <class T>
-struct Unwrap<std::optional<T>> { using Type = T; };
+struct Unwrap<std::optional<T>> {
+  using Type = T;
+};
 template <class E>
 inline constexpr auto kEnumNames = enum_names(E{});
 
 template <class T>
 constexpr std::span<const std::string_view> choices() {
   using Plain = typename Unwrap<T>::Type;
-  if constexpr (NamedEnum<Plain>) return kEnumNames<Plain>;
-  else return {};
+  if constexpr (NamedEnum<Plain>)
+    return kEnumNames<Plain>;
+  else
+    return {};
 }
 }  // namespace schema_detail
 
@@ -208,16 +216,16 @@ template <auto kMember>
 constexpr ParamField param(std::string_view name, Key key, std::string_view doc, Range range = {}) {
   using Member = MemberOf<decltype(kMember)>;
   using Traits = ParamTraits<typename Member::Type>;
-  return {.name = name,
-          .key = key,
-          .range = range,
-          .doc = doc,
-          .type = Traits::kType,
-          .choices = schema_detail::choices<typename Member::Type>(),
-          .get = [](const void* p) { return Traits::get(static_cast<const typename Member::Struct*>(p)->*kMember); },
-          .set = [](void* p, const ParamValue& v) {
-            return Traits::set(static_cast<typename Member::Struct*>(p)->*kMember, v);
-          }};
+  return {
+      .name = name,
+      .key = key,
+      .range = range,
+      .doc = doc,
+      .type = Traits::kType,
+      .choices = schema_detail::choices<typename Member::Type>(),
+      .get = [](const void* p) { return Traits::get(static_cast<const typename Member::Struct*>(p)->*kMember); },
+      .set = [](void* p,
+                const ParamValue& v) { return Traits::set(static_cast<typename Member::Struct*>(p)->*kMember, v); }};
 }
 
 /// A config field: an int, bool or `enum class : int` of a kernel's Config struct, with its legal values.
@@ -235,11 +243,14 @@ inline constexpr std::array<int64_t, sizeof...(kLegal)> kLegalValues = {kLegal..
 template <auto kMember, int64_t... kLegal>
 constexpr ConfigField config_field(std::string_view name, std::string_view doc) {
   using Member = MemberOf<decltype(kMember)>;
-  return {.name = name,
-          .legal = kLegalValues<kLegal...>,
-          .doc = doc,
-          .get = [](const void* c) { return static_cast<int64_t>(static_cast<const typename Member::Struct*>(c)->*kMember); },
-          .set = [](void* c, int64_t v) {
+  return {
+      .name = name,
+      .legal = kLegalValues<kLegal...>,
+      .doc = doc,
+      .get =
+          [](const void* c) { return static_cast<int64_t>(static_cast<const typename Member::Struct*>(c)->*kMember); },
+      .set =
+          [](void* c, int64_t v) {
             static_cast<typename Member::Struct*>(c)->*kMember = static_cast<typename Member::Type>(v);
           }};
 }
@@ -249,7 +260,8 @@ template <class T, size_t kFirst, size_t kSecond>
 constexpr std::array<T, kFirst + kSecond> concatenate(const std::array<T, kFirst>& a, const std::array<T, kSecond>& b) {
   return [&]<size_t... i, size_t... j>(std::index_sequence<i...>, std::index_sequence<j...>) {
     return std::array<T, kFirst + kSecond>{a[i]..., b[j]...};
-  }(std::make_index_sequence<kFirst>(), std::make_index_sequence<kSecond>());
+  }
+  (std::make_index_sequence<kFirst>(), std::make_index_sequence<kSecond>());
 }
 
 }  // namespace ejk

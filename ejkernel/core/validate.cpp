@@ -22,11 +22,16 @@ std::string dtype_names(DTypeSet set) {
 
 std::string dim_text(const Dim& dim) {
   switch (dim.kind) {
-    case Dim::Kind::number: return std::to_string(dim.number);
-    case Dim::Kind::plus: return fmt::format("{}+{}", dim.name, dim.number);
-    case Dim::Kind::times: return fmt::format("{}*{}", dim.number, dim.name);
-    case Dim::Kind::broadcast: return fmt::format("{} (or 1)", dim.name);
-    case Dim::Kind::name: return std::string(dim.name);
+    case Dim::Kind::number:
+      return std::to_string(dim.number);
+    case Dim::Kind::plus:
+      return fmt::format("{}+{}", dim.name, dim.number);
+    case Dim::Kind::times:
+      return fmt::format("{}*{}", dim.number, dim.name);
+    case Dim::Kind::broadcast:
+      return fmt::format("{} (or 1)", dim.name);
+    case Dim::Kind::name:
+      return std::string(dim.name);
   }
   return {};
 }
@@ -74,8 +79,7 @@ class Checker {
       }
       if (const auto* sides = std::get_if<std::vector<int64_t>>(&value))
         for (int64_t side : *sides)
-          if (side < -1)
-            invalid(field.name, "have sides >= -1", to_string(value), "use -1 for an unbounded side");
+          if (side < -1) invalid(field.name, "have sides >= -1", to_string(value), "use -1 for an unbounded side");
     }
   }
 
@@ -190,17 +194,19 @@ class Checker {
     call_.dims.bind(dim.name, value, field.name);
   }
 
-  void check_bound(const TensorField& field, const Dim& dim, const Dims::Entry& known, const Tensor& t, int axis) const {
+  void check_bound(const TensorField& field, const Dim& dim, const Dims::Entry& known, const Tensor& t,
+                   int axis) const {
     int64_t expected = known.value;
     if (dim.kind == Dim::Kind::plus) expected += dim.number;
     if (dim.kind == Dim::Kind::times) expected *= dim.number;
     if (t.shape[axis] == expected) return;
     const Tensor* binder = input(known.bound_by);
-    const std::string both = fmt::format("({} {}, {} {})", known.bound_by, to_string(binder->shape), field.name,
-                                         to_string(t.shape));
+    const std::string both =
+        fmt::format("({} {}, {} {})", known.bound_by, to_string(binder->shape), field.name, to_string(t.shape));
     const std::string or_one = dim.kind == Dim::Kind::broadcast ? " (or be 1)" : "";
     if (dim.kind == Dim::Kind::plus || dim.kind == Dim::Kind::times)
-      throw_invalid(op_.name, field.name, fmt::format("have {} = {} elements on axis {}", dim_text(dim), expected, axis),
+      throw_invalid(op_.name, field.name,
+                    fmt::format("have {} = {} elements on axis {}", dim_text(dim), expected, axis),
                     fmt::format("{} {}", t.shape[axis], both), fmt::format("{} fixes {}", known.bound_by, dim.name));
     throw_invalid(op_.name, fmt::format("{} {}", field.name, dim.name),
                   fmt::format("equal {} {} {}{}", known.bound_by, known.name, expected, or_one),
@@ -274,11 +280,16 @@ class Checker {
 
   int64_t extent_of(const Dim& dim, const Tensor* twin, int axis) const {
     switch (dim.kind) {
-      case Dim::Kind::number: return dim.number;
-      case Dim::Kind::plus: return call_.dims[dim.name] + dim.number;
-      case Dim::Kind::times: return call_.dims[dim.name] * dim.number;
-      case Dim::Kind::broadcast: return twin != nullptr ? twin->shape[axis] : 1;
-      case Dim::Kind::name: return call_.dims[dim.name];
+      case Dim::Kind::number:
+        return dim.number;
+      case Dim::Kind::plus:
+        return call_.dims[dim.name] + dim.number;
+      case Dim::Kind::times:
+        return call_.dims[dim.name] * dim.number;
+      case Dim::Kind::broadcast:
+        return twin != nullptr ? twin->shape[axis] : 1;
+      case Dim::Kind::name:
+        return call_.dims[dim.name];
     }
     return 0;
   }
@@ -359,8 +370,8 @@ void set_param(const Operation& op, ParamsBlock& params, std::string_view name, 
   }
   std::string known;
   for (const ParamField& field : op.params) known += fmt::format("{}{}", known.empty() ? "" : ", ", field.name);
-  throw_invalid(op.name, fmt::format("parameter name {}", name), "be one of its parameters",
-                "an unknown name", known.empty() ? "it has none" : "it has " + known);
+  throw_invalid(op.name, fmt::format("parameter name {}", name), "be one of its parameters", "an unknown name",
+                known.empty() ? "it has none" : "it has " + known);
 }
 
 std::string to_string(const ParamValue& value) {

@@ -35,7 +35,8 @@ template <class Op>
 class PlanFor : public Plan {
  public:
   explicit PlanFor(Plan plan) : Plan(std::move(plan)) {}
-  void run(const typename Op::Inputs& inputs, const typename Op::Outputs& outputs, const RunOptions& options = {}) const {
+  void run(const typename Op::Inputs& inputs, const typename Op::Outputs& outputs,
+           const RunOptions& options = {}) const {
     Plan::run(to_array(inputs), to_array(outputs), options);
   }
   typename Op::Results allocate_outputs() const {

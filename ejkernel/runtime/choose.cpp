@@ -118,7 +118,8 @@ class Chooser {
     if (options_.backend && kernel.backend != Backend::any && kernel.backend != *options_.backend)
       return Support::no(fmt::format("the call asks for backend {}", name(*options_.backend)));
     if (!serves(kernel.backend, request_.device))
-      return Support::no(fmt::format("it serves {}, the tensors are on {}", name(kernel.backend), to_string(request_.device)));
+      return Support::no(
+          fmt::format("it serves {}, the tensors are on {}", name(kernel.backend), to_string(request_.device)));
     return kernel.supports(view_, device_);
   }
 
@@ -126,9 +127,10 @@ class Chooser {
   void note_fallback(const KernelInfo& kernel) const {
     if (kernel.platform != Platform::reference || platform_ || !options_.kernel.empty()) return;
     if (request_.operation->kernels.front()->name == kernel.name) return;
-    log_once(fmt::format("fallback {}", declaration_.name), LogLevel::warning,
-             fmt::format("{}: the reference kernel answers a call that no faster kernel supports; `ejk explain` says why",
-                         declaration_.name));
+    log_once(
+        fmt::format("fallback {}", declaration_.name), LogLevel::warning,
+        fmt::format("{}: the reference kernel answers a call that no faster kernel supports; `ejk explain` says why",
+                    declaration_.name));
   }
 
   bool legal(const KernelInfo& kernel, const ConfigBlock& config) const { return is_legal(kernel, config); }
@@ -199,11 +201,16 @@ class Chooser {
 
 std::string_view name(Tier tier) {
   switch (tier) {
-    case Tier::override_: return "override";
-    case Tier::overlay: return "overlay";
-    case Tier::memory: return "memory";
-    case Tier::heuristics: return "heuristics";
-    case Tier::error: return "error";
+    case Tier::override_:
+      return "override";
+    case Tier::overlay:
+      return "overlay";
+    case Tier::memory:
+      return "memory";
+    case Tier::heuristics:
+      return "heuristics";
+    case Tier::error:
+      return "error";
   }
   return "?";
 }

@@ -31,7 +31,7 @@ struct Policy {
 struct PlanOptions {
   std::optional<Platform> platform = {};  ///< a named platform works or raises; never a silent fallback
   std::optional<Backend> backend = {};
-  std::string kernel = {};                ///< a kernel by name, as strict as a platform
+  std::string kernel = {};                  ///< a kernel by name, as strict as a platform
   std::optional<ConfigValues> config = {};  ///< tier 1: wins under every policy, is never stored
   std::optional<Policy> policy = {};
 };

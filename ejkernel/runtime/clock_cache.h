@@ -40,8 +40,10 @@ class ClockCache {
     }
     if (shard.slots.capacity() < shard_capacity_) shard.slots.reserve(shard_capacity_);
     size_t at = shard.slots.size();
-    if (at < shard_capacity_) shard.slots.emplace_back();
-    else at = evict(shard);
+    if (at < shard_capacity_)
+      shard.slots.emplace_back();
+    else
+      at = evict(shard);
     Slot& slot = shard.slots[at];
     slot = {hash, std::string(key), std::move(value), false};
     shard.index.emplace(Key{hash, slot.key}, at);

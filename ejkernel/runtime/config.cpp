@@ -22,8 +22,9 @@ ConfigBlock config_from_values(std::string_view operation, const KernelInfo& ker
     if (field == kernel.config_fields.end()) {
       std::string known;
       for (const ConfigField& f : kernel.config_fields) known += fmt::format(" {}", f.name);
-      throw_invalid(operation, fmt::format("config field '{}'", name), fmt::format("be one of kernel {}'s", kernel.name),
-                    "an unknown name", known.empty() ? "it has none" : "it has" + known);
+      throw_invalid(operation, fmt::format("config field '{}'", name),
+                    fmt::format("be one of kernel {}'s", kernel.name), "an unknown name",
+                    known.empty() ? "it has none" : "it has" + known);
     }
     if (std::find(field->legal.begin(), field->legal.end(), value) == field->legal.end())
       throw_invalid(operation, fmt::format("config field {} of kernel {}", name, kernel.name),

@@ -21,8 +21,7 @@ Explanation explain(std::string_view name, std::span<const Tensor> inputs, const
 
   Explanation result;
   result.problem = problem_text(declaration, inputs, params, checked);
-  result.digest =
-      to_string(digest_of(problem_key(declaration, inputs, params, checked, device_fingerprint(device))));
+  result.digest = to_string(digest_of(problem_key(declaration, inputs, params, checked, device_fingerprint(device))));
   try {
     const auto choice = choose({.operation = operation,
                                 .inputs = inputs,
@@ -53,7 +52,8 @@ std::string to_text(const Explanation& e) {
                                           : "declines: " + answer.reason);
   }
   for (const TierAnswer& answer : e.trail.tiers)
-    text += fmt::format("tier {}   {:<{}}  {}\n", static_cast<int>(answer.tier), name(answer.tier), width, answer.answer);
+    text +=
+        fmt::format("tier {}   {:<{}}  {}\n", static_cast<int>(answer.tier), name(answer.tier), width, answer.answer);
   text += e.error.empty() ? fmt::format("result   {} ({}), config {}, from tier {} ({})\n", e.kernel, name(e.platform),
                                         e.config, static_cast<int>(e.tier), name(e.tier))
                           : fmt::format("result   {}\n", e.error);

@@ -28,7 +28,8 @@ GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> c
   const Operation& gradient = *registry.find(op.gradient)->declaration;
   const CheckedCall checked = check_call(op, forward.inputs, forward.params);
 
-  GradientCall call{.operation = std::string(op.gradient), .inputs = {}, .params = gradient.default_params, .zeros = {}};
+  GradientCall call{
+      .operation = std::string(op.gradient), .inputs = {}, .params = gradient.default_params, .zeros = {}};
   for (const TensorField& field : gradient.inputs) {
     if (const int i = find_input(op, field.name); i >= 0) {
       call.inputs.push_back(forward.inputs[static_cast<size_t>(i)]);

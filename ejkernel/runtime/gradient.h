@@ -1,6 +1,6 @@
 // Reverse mode from names alone: a gradient operation's input is the forward's input of that name, the forward's output
-// of that name, or `d_<output>`, the cotangent of that output; its parameter is the forward's of that name, or the extent
-// of the forward's dimension of that name. Its outputs are named after the inputs they belong to.
+// of that name, or `d_<output>`, the cotangent of that output; its parameter is the forward's of that name, or the
+// extent of the forward's dimension of that name. Its outputs are named after the inputs they belong to.
 #pragma once
 
 #include <string>

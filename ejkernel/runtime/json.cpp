@@ -23,11 +23,16 @@ Json to_json(const ParamValue& value) {
 
 std::string dim_text(const Dim& dim) {
   switch (dim.kind) {
-    case Dim::Kind::number: return std::to_string(dim.number);
-    case Dim::Kind::name: return std::string(dim.name);
-    case Dim::Kind::plus: return std::string(dim.name) + "+" + std::to_string(dim.number);
-    case Dim::Kind::times: return std::to_string(dim.number) + "*" + std::string(dim.name);
-    case Dim::Kind::broadcast: return std::string(dim.name) + "/1";
+    case Dim::Kind::number:
+      return std::to_string(dim.number);
+    case Dim::Kind::name:
+      return std::string(dim.name);
+    case Dim::Kind::plus:
+      return std::string(dim.name) + "+" + std::to_string(dim.number);
+    case Dim::Kind::times:
+      return std::to_string(dim.number) + "*" + std::string(dim.name);
+    case Dim::Kind::broadcast:
+      return std::string(dim.name) + "/1";
   }
   return {};
 }

@@ -19,7 +19,8 @@ EJK_API std::string operations_json(int indent = -1);
 /// {"problem", "digest", "kernels", "tiers", "kernel", "platform", "config", "tier", "error"}
 EJK_API std::string to_json(const Explanation& explanation, int indent = -1);
 
-/// {"operation", "outputs": [{"name", "dtype", "shape"} or null], "workspace_bytes", "kernel", "platform", "config": {…},
+/// {"operation", "outputs": [{"name", "dtype", "shape"} or null], "workspace_bytes", "kernel", "platform", "config":
+/// {…},
 ///  "tier", "flops", "bytes", "explain": {…}}
 EJK_API std::string plan_json(const Plan& plan, int indent = -1);
 

@@ -49,8 +49,8 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
                           .device = state->device},
                          nullptr);
   const std::vector<Tensor> outputs = state->output_specs();
-  state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
-                                                                  state->choice->config, device_properties(state->device));
+  state->workspace_bytes = state->choice->kernel->workspace_bytes(
+      {state->inputs, &state->params, outputs}, state->choice->config, device_properties(state->device));
   return Plan(std::move(state));
 }
 
@@ -79,9 +79,7 @@ std::span<const OutputSpec> Plan::outputs() const { return state_->checked.outpu
 Device Plan::device() const { return state_->device; }
 size_t Plan::workspace_bytes() const { return state_->workspace_bytes; }
 
-Work Plan::work() const {
-  return operation().work({state_->inputs, &state_->params, state_->output_specs()});
-}
+Work Plan::work() const { return operation().work({state_->inputs, &state_->params, state_->output_specs()}); }
 
 std::vector<Array> Plan::allocate_outputs() const {
   std::vector<Array> arrays;

@@ -91,7 +91,8 @@ std::string problem_text(const Operation& op, std::span<const Tensor> inputs, co
   if (!op.forms.empty()) text += fmt::format(" {}", op.forms[static_cast<size_t>(checked.form)]);
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].present())
-      text += fmt::format(" {}:{}{}", op.inputs[i].name, name(inputs[i].dtype), is_contiguous(inputs[i]) ? "" : "(strided)");
+      text += fmt::format(" {}:{}{}", op.inputs[i].name, name(inputs[i].dtype),
+                          is_contiguous(inputs[i]) ? "" : "(strided)");
   for (const Dims::Entry& dim : checked.dims.entries()) {
     const int64_t in_key = is_bucketed(dim.name) ? bucket(dim.value) : dim.value;
     text += in_key == dim.value ? fmt::format(" {}={}", dim.name, dim.value) : fmt::format(" {}<={}", dim.name, in_key);

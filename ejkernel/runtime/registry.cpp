@@ -31,8 +31,8 @@ void publish(Entry& entry, const Operation& declaration) {
 }
 
 void insert(Entry& entry, std::shared_ptr<const KernelInfo> kernel, int priority) {
-  auto after = std::find_if(entry.ranked.begin(), entry.ranked.end(),
-                            [&](const Ranked& r) { return r.priority < priority; });
+  auto after =
+      std::find_if(entry.ranked.begin(), entry.ranked.end(), [&](const Ranked& r) { return r.priority < priority; });
   entry.ranked.insert(after, {std::move(kernel), priority});
 }
 

@@ -58,8 +58,8 @@ class EJK_API KernelRegistry {
   std::unique_ptr<State> state_;
 };
 
-/// "float[…] query, …": the declared fields as text, one line per field. A kernel registered from outside states its own,
-/// and `validate_signatures` names the first line that differs (InvalidArgument).
+/// "float[…] query, …": the declared fields as text, one line per field. A kernel registered from outside states its
+/// own, and `validate_signatures` names the first line that differs (InvalidArgument).
 EJK_API std::vector<std::string> signature_of(const Operation& operation);
 EJK_API void validate_signatures(const Operation& operation, const KernelInfo& kernel);
 

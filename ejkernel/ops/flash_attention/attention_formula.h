@@ -17,21 +17,30 @@ namespace ejk::attention {
 
 template <class T>
 inline double to_double(T x) {
-  if constexpr (requires { x.bits; }) return to_float(x);
-  else return static_cast<double>(x);
+  if constexpr (requires { x.bits; })
+    return to_float(x);
+  else
+    return static_cast<double>(x);
 }
 
 /// Calls f.operator()<T>() with the storage type of a `number` dtype.
 template <class F>
 decltype(auto) dispatch_number(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f64: return f.template operator()<double>();
-    case DType::f32: return f.template operator()<float>();
-    case DType::f16: return f.template operator()<f16_t>();
-    case DType::bf16: return f.template operator()<bf16_t>();
-    case DType::e4m3: return f.template operator()<e4m3_t>();
-    case DType::e5m2: return f.template operator()<e5m2_t>();
-    default: return f.template operator()<int8_t>();
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::f16:
+      return f.template operator()<f16_t>();
+    case DType::bf16:
+      return f.template operator()<bf16_t>();
+    case DType::e4m3:
+      return f.template operator()<e4m3_t>();
+    case DType::e5m2:
+      return f.template operator()<e5m2_t>();
+    default:
+      return f.template operator()<int8_t>();
   }
 }
 
@@ -102,7 +111,8 @@ class Formula {
         logit = cap * t;
         slope = 1 - t * t;
       }
-      if (logit == -std::numeric_limits<Real>::infinity()) continue;  // its probability is 0 whatever else the row holds
+      if (logit == -std::numeric_limits<Real>::infinity())
+        continue;  // its probability is 0 whatever else the row holds
       row.keys[row.count] = j;
       row.logits[row.count] = logit;
       row.slopes[row.count++] = slope;
@@ -117,7 +127,8 @@ class Formula {
     constexpr Real kNone = -std::numeric_limits<Real>::infinity();
     if (row.count == 0) return {kNone, static_cast<Real>(p_.sinks_lse(h))};
     Real max = row.logits[0];
-    for (int64_t n = 1; n < row.count; ++n) max = row.logits[n] > max || std::isnan(row.logits[n]) ? row.logits[n] : max;
+    for (int64_t n = 1; n < row.count; ++n)
+      max = row.logits[n] > max || std::isnan(row.logits[n]) ? row.logits[n] : max;
     Real shift = max;
     for (int64_t a = 0; a < p_.num_sinks; ++a) shift = std::max(shift, static_cast<Real>(p_.sink_at(h, a)));
     if (std::isnan(max)) shift = max;

@@ -22,8 +22,9 @@ void check_heads(std::string_view op, const Dims& dims) {
   const int64_t q_heads = dims["num_q_heads"], kv_heads = dims["num_kv_heads"];
   require(q_heads >= 1, op, "query num_q_heads", "be at least 1", std::to_string(q_heads), "pass at least one head");
   require(kv_heads >= 1, op, "key num_kv_heads", "be at least 1", std::to_string(kv_heads), "pass at least one head");
-  require(q_heads % kv_heads == 0, op, "query num_q_heads", "be a multiple of key num_kv_heads " + std::to_string(kv_heads),
-          std::to_string(q_heads), "every kv head serves the same number of query heads");
+  require(q_heads % kv_heads == 0, op, "query num_q_heads",
+          "be a multiple of key num_kv_heads " + std::to_string(kv_heads), std::to_string(q_heads),
+          "every kv head serves the same number of query heads");
   for (const char* name : {"head_dim", "value_dim"})
     require(dims[name] >= 1 && dims[name] <= kMaxHeadDim, op, name, "be 1 to 512", std::to_string(dims[name]),
             "split larger heads");
@@ -31,17 +32,19 @@ void check_heads(std::string_view op, const Dims& dims) {
 
 void check_segments(std::string_view op, const FlashAttention::Inputs& in) {
   if (!in.q_segment_ids.present() && in.kv_segment_ids.present())
-    throw_invalid(op, "q_segment_ids", "be given with kv_segment_ids", "nothing", "pass the ids of the queries as well");
+    throw_invalid(op, "q_segment_ids", "be given with kv_segment_ids", "nothing",
+                  "pass the ids of the queries as well");
   if (!in.q_segment_ids.present() || in.kv_segment_ids.present()) return;
   const int64_t q_len = in.query.shape[1], kv_len = in.key.shape[1];
   require(q_len == kv_len, op, "kv_segment_ids", "be given when q_len and kv_len differ",
-          "nothing (q_len " + std::to_string(q_len) + ", kv_len " + std::to_string(kv_len) + ")", "pass the ids of the keys");
+          "nothing (q_len " + std::to_string(q_len) + ", kv_len " + std::to_string(kv_len) + ")",
+          "pass the ids of the keys");
 }
 
 void check_scale(std::string_view op, std::string_view name, const Tensor& scale, const Tensor& of) {
   if (!scale.present()) return;
-  require(bits(of.dtype) <= 8, op, name, "be left out unless its tensor is 8-bit", std::string(ejk::name(of.dtype)) + " data",
-          "multiply softmax_scale instead");
+  require(bits(of.dtype) <= 8, op, name, "be left out unless its tensor is 8-bit",
+          std::string(ejk::name(of.dtype)) + " data", "multiply softmax_scale instead");
   if (scale.rank() != 3) return;
   const int64_t blocks = (of.shape[1] + kScaleBlock - 1) / kScaleBlock;
   require(scale.shape[1] == blocks, op, name, "have one block per 128 tokens, " + std::to_string(blocks),
@@ -94,9 +97,10 @@ std::span<const KernelInfo* const> FlashAttention::kernels() {
 
 void FlashAttentionBackward::check(const Inputs& in, const Params& params, Dims& dims) {
   check_common(kName, in, params, dims);
-  require(bits(in.query.dtype) >= 16, kName, "query dtype", "be f64, f32, f16 or bf16", std::string(name(in.query.dtype)),
-          "8-bit codes have no gradient: differentiate the dequantised tensors");
-  require(params.normalize_output, kName, "normalize_output", "be true", "false", "only the forward returns unnormalised sums");
+  require(bits(in.query.dtype) >= 16, kName, "query dtype", "be f64, f32, f16 or bf16",
+          std::string(name(in.query.dtype)), "8-bit codes have no gradient: differentiate the dequantised tensors");
+  require(params.normalize_output, kName, "normalize_output", "be true", "false",
+          "only the forward returns unnormalised sums");
 }
 
 Work FlashAttentionBackward::work(const Call<FlashAttentionBackward>& call) {

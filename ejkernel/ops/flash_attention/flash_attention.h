@@ -64,8 +64,7 @@ struct FlashAttention {
 
   static constexpr auto inputs() {
     return std::array{
-        TensorField{"query",
-                    "number[batch, q_len, num_q_heads, head_dim] ; number[total_q, num_q_heads, head_dim]",
+        TensorField{"query", "number[batch, q_len, num_q_heads, head_dim] ; number[total_q, num_q_heads, head_dim]",
                     "queries; 8-bit ones are codes, scaled by q_scale"},
         TensorField{"key", "@query[batch, kv_len, num_kv_heads, head_dim] ; @query[total_k, num_kv_heads, head_dim]",
                     "keys; query head h reads kv head h div (num_q_heads / num_kv_heads)"},
@@ -119,16 +118,16 @@ struct FlashAttention {
                                   "dtype of out; absent: the query's (bf16 for 8-bit queries)"),
         param<&Params::normalize_output>("normalize_output", Key::value,
                                          "false: out is the sum of e^(s - max) * v, not divided; forward only"),
-        param<&Params::max_seqlen_q>("max_seqlen_q", Key::bucket, "packed: longer sequences are cut to it; absent: none is",
-                                     at_least(0)),
+        param<&Params::max_seqlen_q>("max_seqlen_q", Key::bucket,
+                                     "packed: longer sequences are cut to it; absent: none is", at_least(0)),
         param<&Params::max_seqlen_k>("max_seqlen_k", Key::bucket, "packed: as max_seqlen_q, for keys", at_least(0))};
   }
 
   static constexpr auto outputs() {
     return std::array{
-        TensorField{"out",
-                    "result@query[batch, q_len, num_q_heads, value_dim] ; result@query[total_q, num_q_heads, value_dim]",
-                    "attention; 0 for a query that sees no key"},
+        TensorField{
+            "out", "result@query[batch, q_len, num_q_heads, value_dim] ; result@query[total_q, num_q_heads, value_dim]",
+            "attention; 0 for a query that sees no key"},
         TensorField{"lse", "stats@query[batch, num_q_heads, q_len] ; stats@query[num_q_heads, total_q]",
                     "natural log of the softmax denominator, sinks included; -inf for a row without key or sink"}};
   }
@@ -183,7 +182,8 @@ struct FlashAttentionBackward {
                     "gradient of query"},
         TensorField{"key", "@key[batch, kv_len, num_kv_heads, head_dim] ; @key[total_k, num_kv_heads, head_dim]",
                     "gradient of key, summed over its query heads"},
-        TensorField{"value", "@value[batch, kv_len, num_kv_heads, value_dim] ; @value[total_k, num_kv_heads, value_dim]",
+        TensorField{"value",
+                    "@value[batch, kv_len, num_kv_heads, value_dim] ; @value[total_k, num_kv_heads, value_dim]",
                     "gradient of value, summed over its query heads"},
         TensorField{"bias", "@bias?[batch/1, num_q_heads/1, q_len/1, kv_len] ; -",
                     "gradient of bias, summed over its broadcast axes"},

@@ -1,5 +1,5 @@
-// The formula in double, one query row after the other: every option, any dtype, any head size. The oracle of every other
-// kernel, and the fallback that never refuses. Needs memory for one row of logits.
+// The formula in double, one query row after the other: every option, any dtype, any head size. The oracle of every
+// other kernel, and the fallback that never refuses. Needs memory for one row of logits.
 #include "ejkernel/ops/flash_attention/attention_formula.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
