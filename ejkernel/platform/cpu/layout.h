@@ -1,0 +1,38 @@
+// How CPU kernels lay out scratch memory, the same for every instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ejk::cpu {
+
+/// Floats in the widest vector that kernels use: 512 bits. Rows of scratch tiles are multiples of it.
+inline constexpr int64_t kMaxLanes = 16;
+inline constexpr size_t kAlignment = 64;
+
+constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
+constexpr int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
+constexpr int64_t padded(int64_t floats) { return round_up(floats, kMaxLanes); }
+
+/// Cuts one block of memory into aligned pieces. Run once without memory, it measures; so the same code that carves a
+/// workspace says how large it must be.
+class Carver {
+ public:
+  Carver() = default;
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+
+  template <class T>
+  T* take(int64_t count) {
+    std::byte* piece = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return reinterpret_cast<T*>(piece);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_ = nullptr;
+  size_t used_ = 0;
+};
+
+}  // namespace ejk::cpu

@@ -1,0 +1,172 @@
+// Highway's pool starts one "task" per thread; inside, threads take the real tasks from a shared counter. That gives
+// the order and the worker limit that the header promises, and lets the caller sleep instead of spin at the end.
+#include "ejkernel/platform/cpu/parallel_for.h"
+
+#include <pthread.h>
+
+#include <hwy/contrib/thread_pool/thread_pool.h>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "ejkernel/core/environment.h"
+#include "ejkernel/platform/cpu/cpu_info.h"
+
+namespace ejk::cpu {
+namespace {
+
+using Body = FunctionRef<void(int64_t, int)>;
+
+thread_local int scoped_threads = 0;  // 0: none
+thread_local bool in_task = false;
+
+/// What all threads of one parallel_for share; lives on the caller's stack.
+class Job {
+ public:
+  Job(Body body, int64_t num_tasks, int workers) : body_(body), num_tasks_(num_tasks), helpers_(workers - 1) {}
+
+  void work(int worker) {
+    in_task = true;
+    while (!failed_.load(std::memory_order_relaxed)) {
+      const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
+      if (task >= num_tasks_) break;
+      try {
+        body_(task, worker);
+      } catch (...) {
+        if (!failed_.exchange(true)) error_ = std::current_exception();
+      }
+    }
+    in_task = false;
+  }
+
+  void helper_is_done() {
+    if (helpers_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (state_.exchange(kDone, std::memory_order_acq_rel) == kCallerSleeps) hwy::WakeAll(state_);
+  }
+
+  /// Spins for about what a short task takes, then sleeps: a spinning caller can keep the very thread it waits for from
+  /// running.
+  void wait_for_helpers() {
+    using Clock = std::chrono::steady_clock;
+    const auto deadline = Clock::now() + std::chrono::microseconds(2);
+    while (state_.load(std::memory_order_acquire) != kDone) {
+      hwy::Pause();
+      if (Clock::now() < deadline) continue;
+      uint32_t running = kRunning;
+      if (!state_.compare_exchange_strong(running, kCallerSleeps, std::memory_order_acq_rel)) return;
+      hwy::BlockUntilDifferent(kCallerSleeps, state_);
+      // The last helper has a few instructions left before Highway counts it as done; let it have this core if it is
+      // here.
+      std::this_thread::yield();
+    }
+  }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  static constexpr uint32_t kRunning = 0, kCallerSleeps = 1, kDone = 2;
+
+  const Body body_;
+  const int64_t num_tasks_;
+  std::atomic<int64_t> next_{0};
+  std::atomic<int> helpers_;
+  std::atomic<uint32_t> state_{kRunning};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+};
+
+class Pool {
+ public:
+  static Pool& instance() {
+    static Pool pool;
+    return pool;
+  }
+
+  /// False when somebody else has the pool.
+  bool try_lock() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void unlock() { busy_.store(false, std::memory_order_release); }
+
+  /// Needs the lock.
+  void run(Job& job, int workers) {
+    if (threads_ == nullptr || threads_->NumWorkers() < static_cast<size_t>(workers)) start(workers);
+    const size_t caller = threads_->NumWorkers() - 1;  // Highway's number for the thread that calls Run
+    threads_->Run(0, threads_->NumWorkers(), [&](uint64_t, size_t thread) {
+      if (thread == caller) {
+        job.work(0);
+        job.wait_for_helpers();
+      } else if (thread + 1 < static_cast<size_t>(workers)) {
+        job.work(static_cast<int>(thread) + 1);
+        job.helper_is_done();
+      }
+    });
+  }
+
+ private:
+  Pool() {
+    pthread_atfork(nullptr, nullptr, [] { instance().forget_threads(); });
+  }
+
+  /// At exit, and before the library is unloaded. The lock is kept: whoever comes later works alone.
+  ~Pool() {
+    if (try_lock()) delete threads_;
+  }
+
+  void start(int workers) {
+    delete threads_;
+    threads_ = nullptr;
+    threads_ = new hwy::ThreadPool(static_cast<size_t>(std::max(workers, num_threads())));
+  }
+
+  /// In a forked child: only the forking thread exists, so the pool's memory is abandoned (but stays reachable for leak
+  /// checkers), and so is the lock if another thread had it.
+  void forget_threads() {
+    abandoned_ = threads_;
+    threads_ = nullptr;
+    busy_.store(false, std::memory_order_relaxed);
+  }
+
+  std::atomic<bool> busy_{false};
+  hwy::ThreadPool* threads_ = nullptr;
+  hwy::ThreadPool* abandoned_ = nullptr;
+};
+
+void run_alone(int64_t num_tasks, Body body) {
+  for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
+}
+
+}  // namespace
+
+int num_threads() { return scoped_threads > 0 ? scoped_threads : default_num_threads(); }
+
+int default_num_threads() {
+  const int wanted = environment::num_threads();
+  return wanted > 0 ? wanted : usable_cores();
+}
+
+void parallel_for(int64_t num_tasks, Body body, int max_workers) {
+  if (num_tasks <= 1 || max_workers <= 1 || in_task) return run_alone(num_tasks, body);
+  const int workers = static_cast<int>(std::min<int64_t>({num_tasks, max_workers, num_threads()}));
+  if (workers <= 1) return run_alone(num_tasks, body);
+  Pool& pool = Pool::instance();
+  if (!pool.try_lock()) return run_alone(num_tasks, body);
+  struct Unlock {
+    Pool& pool;
+    ~Unlock() { pool.unlock(); }
+  } const unlock{pool};
+  Job job(body, num_tasks, workers);
+  pool.run(job, workers);
+  job.rethrow();
+}
+
+void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task)> body) {
+  parallel_for(num_tasks, [&](int64_t task, int) { body(task); });
+}
+
+ScopedNumThreads::ScopedNumThreads(int threads) : before_(scoped_threads) { scoped_threads = std::max(threads, 1); }
+ScopedNumThreads::~ScopedNumThreads() { scoped_threads = before_; }
+
+}  // namespace ejk::cpu

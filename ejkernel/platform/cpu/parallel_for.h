@@ -1,0 +1,66 @@
+// Work shared among the threads of the library's one pool.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace ejk::cpu {
+
+template <class Signature>
+class FunctionRef;
+
+/// A callable that is only borrowed: one indirect call and no allocation. It must not outlive what it was made from.
+template <class Result, class... Args>
+class FunctionRef<Result(Args...)> {
+ public:
+  template <class F>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<Result, F&, Args...>)
+      FunctionRef(F&& f)  // NOLINT: implicit, so that a lambda can be passed
+      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
+        call_([](void* object, Args... args) -> Result {
+          return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
+        }) {}
+  Result operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
+
+ private:
+  void* object_;
+  Result (*call_)(void*, Args...);
+};
+
+/// Threads that work started by this thread uses, the thread itself included: default_num_threads(), unless a
+/// ScopedNumThreads says otherwise.
+int num_threads();
+/// EJKERNEL_NUM_THREADS, else what affinity and cgroup quota allow.
+int default_num_threads();
+
+/// Calls body(task, worker) for every task in [0, num_tasks) and returns when all are done. Tasks are handed out in
+/// rising order to at most `max_workers` and at most num_threads() workers, the caller among them; tasks that run at
+/// the same time have different workers in [0, max_workers), so `worker` may name a piece of scratch memory.
+///
+/// Runs all tasks in the caller, in order, as worker 0: when called from a task, while another thread has the pool, and
+/// when there is only one task or one thread. So it never waits for anything but tasks that have started. The pool's
+/// threads start at the first use that needs them, and again in a forked child; from then on nothing is allocated.
+///
+/// The first exception that a task throws is thrown here once all started tasks are done; tasks not started are
+/// dropped.
+void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task, int worker)> body,
+                  int max_workers = std::numeric_limits<int>::max());
+void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task)> body);
+
+/// While it lives, work started by this thread uses `threads` threads (at least 1). More than the machine has are fine:
+/// tests compare results across numbers of threads.
+class ScopedNumThreads {
+ public:
+  explicit ScopedNumThreads(int threads);
+  ~ScopedNumThreads();
+  ScopedNumThreads(const ScopedNumThreads&) = delete;
+  ScopedNumThreads& operator=(const ScopedNumThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace ejk::cpu

@@ -1,0 +1,192 @@
+#include "ejkernel/platform/cpu/parallel_for.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "ejkernel/core/environment.h"
+
+namespace ejk::cpu {
+namespace {
+
+int64_t sum_of_tasks(int64_t num_tasks) {
+  std::atomic<int64_t> sum{0};
+  parallel_for(num_tasks, [&](int64_t task) { sum += task; });
+  return sum;
+}
+
+TEST(ParallelFor, every_task_runs_once_for_any_number_of_threads) {
+  for (int threads : {1, 2, 3, 8}) {
+    const ScopedNumThreads scoped(threads);
+    for (int64_t num_tasks : {0, 1, 2, 3, 7, 100, 1001}) {
+      std::vector<std::atomic<int>> runs(static_cast<size_t>(num_tasks));
+      parallel_for(num_tasks, [&](int64_t task) { ++runs[static_cast<size_t>(task)]; });
+      for (const auto& count : runs) ASSERT_EQ(count, 1) << num_tasks << " tasks, " << threads << " threads";
+    }
+  }
+}
+
+TEST(ParallelFor, workers_stay_below_the_limit_and_never_share_a_number) {
+  const ScopedNumThreads scoped(4);
+  for (int limit : {1, 2, 3, 100}) {
+    std::array<std::atomic<int>, 4> busy{};
+    parallel_for(
+        64,
+        [&](int64_t, int worker) {
+          ASSERT_LT(worker, std::min(limit, 4));
+          ASSERT_EQ(++busy[static_cast<size_t>(worker)], 1);
+          std::this_thread::sleep_for(std::chrono::microseconds(50));
+          --busy[static_cast<size_t>(worker)];
+        },
+        limit);
+  }
+}
+
+TEST(ParallelFor, several_threads_take_part) {
+  const ScopedNumThreads scoped(3);
+  std::mutex mutex;
+  std::set<std::thread::id> ids;
+  parallel_for(30, [&](int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const std::lock_guard lock(mutex);
+    ids.insert(std::this_thread::get_id());
+  });
+  EXPECT_EQ(ids.size(), 3u);
+  EXPECT_TRUE(ids.contains(std::this_thread::get_id())) << "the caller helps";
+}
+
+TEST(ParallelFor, an_exception_reaches_the_caller_and_stops_the_rest) {
+  for (int threads : {1, 4}) {
+    const ScopedNumThreads scoped(threads);
+    std::atomic<int> started{0};
+    EXPECT_THROW(parallel_for(100000,
+                              [&](int64_t task) {
+                                ++started;
+                                if (task == 5) throw std::out_of_range("task 5");
+                              }),
+                 std::out_of_range);
+    EXPECT_LT(started, 100000);
+    EXPECT_EQ(sum_of_tasks(10), 45) << "the pool works on";
+  }
+}
+
+TEST(ParallelFor, one_of_many_exceptions_is_thrown) {
+  const ScopedNumThreads scoped(4);
+  for (int round = 0; round < 50; ++round)
+    EXPECT_THROW(parallel_for(64, [](int64_t) { throw std::runtime_error("all of them"); }), std::runtime_error);
+}
+
+TEST(ParallelFor, a_nested_call_runs_in_its_caller) {
+  const ScopedNumThreads scoped(4);
+  std::atomic<int64_t> sum{0};
+  parallel_for(8, [&](int64_t) {
+    const auto outer = std::this_thread::get_id();
+    parallel_for(10, [&](int64_t task, int worker) {
+      EXPECT_EQ(std::this_thread::get_id(), outer);
+      EXPECT_EQ(worker, 0);
+      sum += task;
+    });
+  });
+  EXPECT_EQ(sum, 8 * 45);
+}
+
+TEST(ParallelFor, a_call_while_another_thread_has_the_pool_runs_in_its_caller) {
+  const ScopedNumThreads scoped(2);
+  std::atomic<bool> has_pool{false}, done{false};
+  std::thread other([&] {
+    const ScopedNumThreads scoped_there(2);
+    parallel_for(2, [&](int64_t) {
+      has_pool = true;
+      while (!done) std::this_thread::yield();
+    });
+  });
+  while (!has_pool) std::this_thread::yield();
+  const auto self = std::this_thread::get_id();
+  parallel_for(20, [&](int64_t) { EXPECT_EQ(std::this_thread::get_id(), self); });
+  done = true;
+  other.join();
+}
+
+TEST(ParallelFor, many_threads_may_call_it) {
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 6; ++t)
+    callers.emplace_back([&, t] {
+      const ScopedNumThreads scoped(1 + t % 3);
+      for (int round = 0; round < 200; ++round)
+        if (sum_of_tasks(50) != 1225) ++wrong;
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+/// Exit status of a child that runs `body`; -1 when it did not exit by itself within ten seconds.
+template <class Body>
+int in_child(Body body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  for (int tenths = 0; tenths < 100; ++tenths) {
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return -1;
+}
+
+#if !defined(__SANITIZE_THREAD__)  // TSan does not follow threads that a forked child starts
+
+TEST(ParallelFor, a_forked_child_gets_a_pool_of_its_own) {
+  const ScopedNumThreads scoped(3);
+  ASSERT_EQ(sum_of_tasks(100), 4950);
+  EXPECT_EQ(in_child([] { return sum_of_tasks(100) == 4950 ? 7 : 8; }), 7);
+  EXPECT_EQ(sum_of_tasks(100), 4950) << "the parent's pool is untouched";
+}
+
+TEST(ParallelFor, a_child_forked_while_the_pool_is_busy_does_not_wait_for_it) {
+  const ScopedNumThreads scoped(2);
+  std::atomic<bool> has_pool{false}, done{false};
+  std::thread other([&] {
+    const ScopedNumThreads scoped_there(2);
+    parallel_for(2, [&](int64_t) {
+      has_pool = true;
+      while (!done) std::this_thread::yield();
+    });
+  });
+  while (!has_pool) std::this_thread::yield();
+  EXPECT_EQ(in_child([] { return sum_of_tasks(100) == 4950 ? 7 : 8; }), 7);
+  done = true;
+  other.join();
+}
+
+#endif
+
+TEST(ParallelFor, the_environment_and_the_scope_say_how_many_threads) {
+  EXPECT_GE(num_threads(), 1);
+  setenv("EJKERNEL_NUM_THREADS", "5", 1);
+  environment::reload();
+  EXPECT_EQ(num_threads(), 5);
+  {
+    const ScopedNumThreads two(2);
+    EXPECT_EQ(num_threads(), 2);
+    EXPECT_EQ(default_num_threads(), 5);
+    const ScopedNumThreads at_least_one(0);
+    EXPECT_EQ(num_threads(), 1);
+  }
+  EXPECT_EQ(num_threads(), 5);
+  std::thread([] { EXPECT_EQ(num_threads(), 5); }).join();
+  unsetenv("EJKERNEL_NUM_THREADS");
+  environment::reload();
+}
+
+}  // namespace
+}  // namespace ejk::cpu

@@ -1,0 +1,197 @@
+// What SIMD kernels are written in: one float vector type and the few steps that Highway does not have as we need them.
+//
+// A kernel's .cpp is compiled once per instruction set. Above its code it says which file that is, then includes this:
+//
+//   #undef HWY_TARGET_INCLUDE
+//   #define HWY_TARGET_INCLUDE "ejkernel/ops/toy/toy_cpu.cpp"
+//   #include <hwy/foreach_target.h>
+//   #include "ejkernel/platform/cpu/simd-inl.h"
+//   #include "ejkernel/platform/cpu/gemm-inl.h"       // other *-inl.h: after this one, once each
+//
+// This is the only header with Highway's include guard, which opens once per instruction set; the other *-inl.h have
+// none: a kernel includes each of them once, so the compiler reads them once per instruction set as well.
+#if defined(EJK_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef EJK_SIMD_INL_H
+#undef EJK_SIMD_INL_H
+#else
+#define EJK_SIMD_INL_H
+#endif
+
+#include <hwy/highway.h>
+#include <limits>
+
+#include <hwy/contrib/math/math-inl.h>
+
+#include "ejkernel/core/dtype.h"
+#include "ejkernel/platform/cpu/layout.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// At most kMaxLanes floats, so that every row of kMaxLanes floats is whole vectors of any instruction set.
+using FloatTag = hn::CappedTag<float, kMaxLanes>;
+using FloatV = hn::Vec<FloatTag>;
+using FloatMask = hn::Mask<FloatTag>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using WordTag = hn::RebindToUnsigned<FloatTag>;
+
+HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(FloatTag())); }
+
+HWY_INLINE FloatV minus_infinity() { return hn::Set(FloatTag(), -std::numeric_limits<float>::infinity()); }
+
+/// e^x for x <= 0, -infinity and NaN.
+HWY_INLINE FloatV exp_nonpositive(FloatV x) {
+  // Highway's Exp makes 0 of NaN.
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(FloatTag(), x));
+}
+
+/// e^x for any x.
+HWY_INLINE FloatV exp_any(FloatV x) {
+  const FloatTag d;
+  constexpr float kOverflow = 88.72283935546875f;  // the largest float whose e^x is finite
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, kOverflow)), hn::Inf(d), exp_nonpositive(x));
+}
+
+/// tanh(x) for any x.
+HWY_INLINE FloatV tanh_any(FloatV x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(FloatTag(), x)); }
+
+// ---- loads: lanes() elements of a storage type as floats; exact ----
+
+HWY_INLINE FloatV load_floats(const float* from) { return hn::LoadU(FloatTag(), from); }
+
+HWY_INLINE FloatV load_floats(const bf16_t* from) {
+  const WordTag d;
+  const hn::Rebind<uint16_t, WordTag> half;
+  const auto words = hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const uint16_t*>(from)));
+  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words));
+}
+
+HWY_INLINE FloatV load_floats(const f16_t* from) {
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
+  // No instruction for it before AVX2, and Highway's own steps make numbers of infinity and NaN: as to_float does it.
+  const WordTag d;
+  const FloatTag df;
+  const hn::Rebind<uint16_t, WordTag> half;
+  const auto bits = hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const uint16_t*>(from)));
+  const auto magnitude = hn::And(bits, hn::Set(d, 0x7fffu)), sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
+  const auto is_finite = hn::Lt(magnitude, hn::Set(d, 0x7c00u));
+  const auto bias = hn::IfThenElse(is_finite, hn::Set(d, 112u << 23), hn::Set(d, 224u << 23));
+  const auto normal = hn::Add(hn::ShiftLeft<13>(magnitude), bias);
+  const auto units = hn::ConvertTo(df, hn::BitCast(IntTag(), magnitude));
+  const auto subnormal = hn::BitCast(d, hn::Mul(units, hn::Set(df, 0x1p-24f)));
+  const auto value = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0x0400u)), subnormal, normal);
+  return hn::BitCast(df, hn::Or(sign, value));
+#else
+  const hn::Rebind<hwy::float16_t, FloatTag> half;
+  return hn::PromoteTo(FloatTag(), hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(from)));
+#endif
+}
+
+// ---- stores: to nearest, ties to even; NaN stays NaN ----
+
+HWY_INLINE void store_floats(FloatV x, float* to) { hn::StoreU(x, FloatTag(), to); }
+
+HWY_INLINE void store_floats(FloatV x, bf16_t* to) {
+  // In integers: the processors' own instruction flushes subnormals.
+  const WordTag d;
+  const hn::Rebind<uint16_t, WordTag> half;
+  const auto bits = hn::BitCast(d, x);
+  const auto last = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(last, hn::Set(d, 0x7fffu)));
+  const auto quiet = hn::Or(bits, hn::Set(d, 0x400000u));
+  const auto result = hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(x)), quiet, rounded);
+  hn::StoreU(hn::TruncateTo(half, hn::ShiftRight<16>(result)), half, reinterpret_cast<uint16_t*>(to));
+}
+
+HWY_INLINE void store_floats(FloatV x, f16_t* to) {
+  const hn::Rebind<hwy::float16_t, FloatTag> half;
+  hn::StoreU(hn::DemoteTo(half, x), half, reinterpret_cast<hwy::float16_t*>(to));
+}
+
+// ---- whole rows ----
+
+template <class T>
+HWY_INLINE void load_row(const T* from, int64_t count, float* to) {
+  int64_t i = 0;
+  if constexpr (sizeof(T) <= sizeof(float))
+    for (; i + lanes() <= count; i += lanes()) store_floats(load_floats(from + i), to + i);
+  for (; i < count; ++i) {
+    if constexpr (std::is_arithmetic_v<T>)
+      to[i] = static_cast<float>(from[i]);
+    else
+      to[i] = to_float(from[i]);
+  }
+}
+
+template <class T>
+HWY_INLINE void store_row(const float* from, float factor, int64_t count, T* to) {
+  int64_t i = 0;
+  if constexpr (sizeof(T) <= sizeof(float)) {
+    const FloatV factors = hn::Set(FloatTag(), factor);
+    for (; i + lanes() <= count; i += lanes()) store_floats(hn::Mul(load_floats(from + i), factors), to + i);
+  }
+  for (; i < count; ++i) {
+    if constexpr (std::is_arithmetic_v<T>)
+      to[i] = static_cast<T>(from[i] * factor);
+    else
+      to[i] = from_float<T>(from[i] * factor);
+  }
+}
+
+/// `count` elements of a floating dtype, from element `offset` of `data` on, as floats.
+inline void load_row(const void* data, DType dtype, int64_t offset, int64_t count, float* to) {
+  switch (dtype) {
+    case DType::f64:
+      return load_row(static_cast<const double*>(data) + offset, count, to);
+    case DType::f32:
+      return load_row(static_cast<const float*>(data) + offset, count, to);
+    case DType::f16:
+      return load_row(static_cast<const f16_t*>(data) + offset, count, to);
+    default:
+      return load_row(static_cast<const bf16_t*>(data) + offset, count, to);
+  }
+}
+
+/// from[i] * factor, rounded once.
+inline void store_row(const float* from, float factor, int64_t count, void* data, DType dtype, int64_t offset) {
+  switch (dtype) {
+    case DType::f64:
+      return store_row(from, factor, count, static_cast<double*>(data) + offset);
+    case DType::f32:
+      return store_row(from, factor, count, static_cast<float*>(data) + offset);
+    case DType::f16:
+      return store_row(from, factor, count, static_cast<f16_t*>(data) + offset);
+    default:
+      return store_row(from, factor, count, static_cast<bf16_t*>(data) + offset);
+  }
+}
+
+/// to[c][r] = from[r][c]. Both have rows of whole kMaxLanes floats.
+inline void transpose(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
+                      int64_t to_stride) {
+  const hn::CappedTag<float, 4> d;
+  int64_t r = 0;
+  // Four rows at a time: Highway interleaves them into columns of four.
+  for (; r + 4 <= rows && hn::Lanes(d) == 4; r += 4) {
+    const float* row = from + r * from_stride;
+    HWY_ALIGN float columns4[16];
+    int64_t c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      hn::StoreInterleaved4(hn::LoadU(d, row + c), hn::LoadU(d, row + from_stride + c),
+                            hn::LoadU(d, row + 2 * from_stride + c), hn::LoadU(d, row + 3 * from_stride + c), d,
+                            columns4);
+      for (int64_t i = 0; i < 4; ++i) hn::StoreU(hn::Load(d, columns4 + 4 * i), d, to + (c + i) * to_stride + r);
+    }
+    for (; c < columns; ++c)
+      for (int64_t i = 0; i < 4; ++i) to[c * to_stride + r + i] = row[i * from_stride + c];
+  }
+  for (; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c];
+}
+
+}  // namespace ejk::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // EJK_SIMD_INL_H
