@@ -70,9 +70,7 @@ class Chooser {
 
   std::shared_ptr<const Choice> run() {
     const std::shared_ptr<const KernelInfo> kernel = first_kernel();
-    key_ = problem_key(declaration_, request_.inputs, *request_.params, *request_.checked,
-                       device_fingerprint(request_.device));
-    key_ += kernel->name;
+    key_ = key_for(*kernel);
     hash_ = digest_of(key_).low;
     const Policy policy = effective_policy(options_);
     const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
@@ -85,11 +83,11 @@ class Chooser {
     return choice;
   }
 
-  const std::string& key_for(const KernelInfo& kernel) {
-    key_ = problem_key(declaration_, request_.inputs, *request_.params, *request_.checked,
+  /// The problem and the kernel: what a config or a choice is found by.
+  std::string key_for(const KernelInfo& kernel) const {
+    return problem_key(declaration_, request_.inputs, *request_.params, *request_.checked,
                        device_fingerprint(request_.device)) +
            kernel.name;
-    return key_;
   }
 
  private:
@@ -220,7 +218,7 @@ std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail)
 }
 
 void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel, const ConfigBlock& config) {
-  const std::string& key = Chooser(request, nullptr).key_for(kernel);
+  const std::string key = Chooser(request, nullptr).key_for(kernel);
   memory_tier().put(digest_of(key).low, key, config);
   memory_generation.fetch_add(1);
 }

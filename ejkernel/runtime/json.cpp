@@ -12,6 +12,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Names and reasons of kernels from outside may hold anything; what is no UTF-8 is replaced, never an exception.
+std::string dump(const Json& json, int indent) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
 Json to_json(const ParamValue& value) {
   if (const bool* v = std::get_if<bool>(&value)) return *v;
   if (const int64_t* v = std::get_if<int64_t>(&value)) return *v;
@@ -151,10 +156,10 @@ std::string operations_json(int indent) {
   Json json = {{"version", kVersion}, {"operations", Json::array()}};
   const KernelRegistry& registry = KernelRegistry::instance();
   for (const std::string& name : registry.names()) json["operations"].push_back(operation_json(*registry.find(name)));
-  return json.dump(indent);
+  return dump(json, indent);
 }
 
-std::string to_json(const Explanation& explanation, int indent) { return explanation_json(explanation).dump(indent); }
+std::string to_json(const Explanation& explanation, int indent) { return dump(explanation_json(explanation), indent); }
 
 std::string plan_json(const Plan& plan, int indent) {
   const Operation& op = plan.operation();
@@ -175,7 +180,7 @@ std::string plan_json(const Plan& plan, int indent) {
   json["flops"] = work.flops;
   json["bytes"] = work.bytes;
   json["explain"] = explanation_json(explain(op.name, plan.inputs(), plan.params(), plan.options()));
-  return json.dump(indent);
+  return dump(json, indent);
 }
 
 ConfigValues config_values_from_json(std::string_view operation, std::string_view text) {
@@ -184,7 +189,8 @@ ConfigValues config_values_from_json(std::string_view operation, std::string_vie
   if (!json.is_object()) throw_invalid(operation, "the config", "be a JSON object", std::string(text), fix);
   ConfigValues values;
   for (const auto& [field, value] : json.items()) {
-    if (!value.is_number_integer())
+    const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX};
+    if (!value.is_number_integer() || !fits)
       throw_invalid(operation, "config field " + field, "be an integer", value.dump(), fix);
     values.emplace_back(field, value.get<int64_t>());
   }
@@ -192,7 +198,16 @@ ConfigValues config_values_from_json(std::string_view operation, std::string_vie
 }
 
 std::string config_json(const KernelInfo& kernel, const ConfigBlock& config) {
-  return config_object(kernel, config).dump();
+  return dump(config_object(kernel, config), -1);
+}
+
+std::string choice_json(const Choice& choice) {
+  return dump({{"operation", choice.operation->declaration->name},
+               {"kernel", choice.kernel->name},
+               {"platform", name(choice.kernel->platform)},
+               {"tier", name(choice.tier)},
+               {"config", config_object(*choice.kernel, choice.config)}},
+              -1);
 }
 
 }  // namespace ejk

@@ -28,4 +28,7 @@ EJK_API std::string plan_json(const Plan& plan, int indent = -1);
 EJK_API ConfigValues config_values_from_json(std::string_view operation, std::string_view json);
 EJK_API std::string config_json(const KernelInfo& kernel, const ConfigBlock& config);
 
+/// {"operation", "kernel", "platform", "tier", "config": {…}}
+EJK_API std::string choice_json(const Choice& choice);
+
 }  // namespace ejk

@@ -89,4 +89,17 @@ std::vector<Array> Plan::allocate_outputs() const {
   return arrays;
 }
 
+void set_memory_config(const Plan& plan, const ConfigValues& values) {
+  const Choice& choice = plan.choice();
+  const ConfigBlock config = config_from_values(plan.operation().name, *choice.kernel, choice.config, values);
+  const CheckedCall checked = check_call(plan.operation(), plan.inputs(), plan.params());
+  set_memory_config({.operation = choice.operation,
+                     .inputs = plan.inputs(),
+                     .params = &plan.params(),
+                     .checked = &checked,
+                     .options = &plan.options(),
+                     .device = plan.device()},
+                    *choice.kernel, config);
+}
+
 }  // namespace ejk
