@@ -38,8 +38,9 @@ endif()
 execute_process(COMMAND ${EJK_TEST_COMMAND} --gtest_list_tests "--gtest_filter=${EJK_TEST_FILTER}"
                 OUTPUT_VARIABLE listing RESULT_VARIABLE result ERROR_VARIABLE errors)
 if(NOT result EQUAL 0)
-  message(FATAL_ERROR "ctest: could not list the tests of ${EJK_TEST_COMMAND}: ${result}\n${errors}\n"
-                      "Build first: ./dev test does both.")
+  list(JOIN EJK_TEST_COMMAND " " command)
+  message(FATAL_ERROR "ctest: could not list the tests of '${command}' (${result}): build first, or see why it fails.\n"
+                      "${errors}")
 endif()
 string(REGEX REPLACE " *#[^\n]*" "" listing "${listing}")   # drops the values of parameters
 string(REGEX REPLACE "\n" ";" listing "${listing}")

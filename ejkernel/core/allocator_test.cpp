@@ -87,7 +87,9 @@ TEST_F(Allocator, guarded_blocks_may_be_written_to_their_last_byte_and_freed_aft
   }
 }
 
-TEST_F(Allocator, guard_bands_catch_a_write_one_byte_outside) {
+using AllocatorDeathTest = Allocator;
+
+TEST_F(AllocatorDeathTest, guard_bands_catch_a_write_one_byte_outside) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto write_at = [](ptrdiff_t index) {
     set_allocation_debug({.guard = true});
