@@ -58,16 +58,22 @@ struct e5m2_t {
   uint8_t bits;
 };
 
-// The 16-bit conversions are inline: they stand in the inner loops of host kernels. None of them depends on the
-// caller's denormal mode (frameworks set flush-to-zero): no step reads or makes a subnormal float it needs.
+// The 16-bit conversions are inline and blend with masks instead of branching: they stand in inner loops of host
+// kernels, which compilers then vectorise. None of them depends on the caller's denormal mode (frameworks set
+// flush-to-zero): no step reads or makes a subnormal float that matters.
+constexpr uint32_t select_bits(bool condition, uint32_t yes, uint32_t no) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+
 inline float to_float(f16_t x) {
   const uint32_t sign = (x.bits & 0x8000u) << 16;
   const uint32_t magnitude = x.bits & 0x7fffu;
   // Move the fields into place and rebias the exponent by 127 − 15; infinity and NaN need twice that to reach 255.
-  uint32_t bits = (magnitude << 13) + ((magnitude < 0x7c00u ? 112u : 224u) << 23);
+  const uint32_t normal = (magnitude << 13) + ((magnitude < 0x7c00u ? 112u : 224u) << 23);
   // A subnormal counts in units of 2^-24, which every float can hold exactly.
-  if (magnitude < 0x0400u) bits = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
-  return std::bit_cast<float>(sign | bits);
+  const uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
+  return std::bit_cast<float>(sign | select_bits(magnitude < 0x0400u, subnormal, normal));
 }
 
 inline float to_float(bf16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
@@ -85,17 +91,14 @@ inline f16_t from_float<f16_t>(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  uint32_t rounded = 0;
-  if (magnitude > 0x7f800000u) {
-    rounded = 0x7e00u | ((magnitude >> 13) & 0x3ffu);  // quiet, with what fits of the payload
-  } else if (magnitude >= 0x47800000u) {
-    rounded = 0x7c00u;  // 65536 and beyond; from 65520 on the rounding below carries into infinity by itself
-  } else if (magnitude < 0x38800000u) {
-    // Below 2^-14: in [0.5, 1) a float counts in units of 2^-24, just as a subnormal f16 does.
-    rounded = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-  } else {
-    rounded = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  }
+  // From 65520 on the carry makes infinity by itself; from 65536 on nothing else would.
+  const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  // Below 2^-14: in [0.5, 1) a float counts in units of 2^-24, just as a subnormal f16 does.
+  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);  // quiet, with what fits of the payload
+  uint32_t rounded = select_bits(magnitude < 0x38800000u, subnormal, normal);
+  rounded = select_bits(magnitude < 0x47800000u, rounded, 0x7c00u);
+  rounded = select_bits(magnitude > 0x7f800000u, nan, rounded);
   return {static_cast<uint16_t>(sign | rounded)};
 }
 

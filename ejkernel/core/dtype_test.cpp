@@ -10,6 +10,10 @@
 #include <random>
 #include <vector>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace ejk {
 namespace {
 
@@ -201,6 +205,24 @@ TEST(DType, double_rounding_through_float_would_be_wrong_and_does_not_happen) {
   EXPECT_EQ(to_float(from_double<f16_t>(0x1p-25 + 0x1p-60)), 0x1p-24f);
   EXPECT_EQ(to_float(from_double<f16_t>(0x1p-25)), 0.0f);
 }
+
+#ifdef __SSE2__
+TEST(DType, conversions_of_16_bits_do_not_depend_on_the_denormal_mode_of_the_caller) {
+  const unsigned before = _mm_getcsr();
+  int wrong = 0;
+  _mm_setcsr(before | 0x8040);  // flush to zero, denormals are zero: what frameworks set on their threads
+  for (int pattern = 0; pattern < 1 << 16; ++pattern) {
+    const f16_t half{static_cast<uint16_t>(pattern)};
+    const bool is_nan = (pattern & 0x7fff) > 0x7c00;
+    if (!is_nan && from_float<f16_t>(to_float(half)).bits != pattern) ++wrong;
+    const bf16_t brain{static_cast<uint16_t>(pattern)};
+    const bool is_brain_nan = (pattern & 0x7fff) > 0x7f80;
+    if (!is_brain_nan && from_float<bf16_t>(to_float(brain)).bits != pattern) ++wrong;
+  }
+  _mm_setcsr(before);
+  EXPECT_EQ(wrong, 0);
+}
+#endif
 
 TEST(DType, names_parse_back_and_unknown_ones_do_not) {
   for (int i = 0; i < kNumDTypes; ++i) {
