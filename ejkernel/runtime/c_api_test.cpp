@@ -459,7 +459,9 @@ TEST_F(CApi, damaged_calls_are_refused) {
     if (status == EJK_OK) continue;
     ++refused;
     ASSERT_TRUE(status == EJK_INVALID_ARGUMENT || status == EJK_UNSUPPORTED) << error();
-    if (status == EJK_INVALID_ARGUMENT) ASSERT_THAT(error(), HasSubstr("must")) << n;
+    if (status == EJK_INVALID_ARGUMENT) {
+      ASSERT_THAT(error(), HasSubstr("must")) << n;
+    }
   }
   EXPECT_GT(refused, 3000);
 }
