@@ -16,6 +16,7 @@
 
 #include "ejkernel/core/contract.h"
 #include "ejkernel/core/dtype.h"
+#include "ejkernel/core/export.h"
 
 namespace ejk {
 
@@ -73,7 +74,7 @@ concept NamedEnum = std::is_enum_v<E> && requires(E e) {
 
 /// What kind of value a parameter takes, as documents and command lines say it.
 enum class ParamType : uint8_t { boolean, integer, real, text, integers };
-std::string_view name(ParamType type);
+EJK_API std::string_view name(ParamType type);
 
 template <class T>
 struct ParamTraits;

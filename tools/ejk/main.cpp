@@ -1,0 +1,17 @@
+// ejk: measures, checks and explains the kernels of this library.
+#include "tools/ejk/verbs.h"
+
+namespace {
+
+constexpr ejk::tool::Verb kVerbs[] = {
+    {"explain", "which kernel and config a call gets, and why",
+     "  ejk explain flash_attention --dtype bf16 --batch 2 --q_len 4096 --num_q_heads 32 --num_kv_heads 8 --causal\n"
+     "  ejk explain flash_attention --num_seqs 8 --total_q 4096 --platform cpu --json",
+     ejk::tool::declare_explain},
+    {"list", "the operations and their kernels",
+     "  ejk list\n  ejk list flash_attention\n  ejk list --platform cpu --json", ejk::tool::declare_list},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) { return ejk::tool::run_command_line(kVerbs, argc, argv); }

@@ -1,0 +1,216 @@
+#include "tools/ejk/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/version.h"
+
+namespace ejk::tool {
+
+struct Options::Command {
+  CLI::App* app = nullptr;
+};
+
+Options::Options(std::shared_ptr<Command> command) : command_(std::move(command)) {}
+
+namespace {
+
+constexpr std::string_view kExitCodes =
+    "Exit codes: 0 done; 1 a check failed, or nothing here can do it; 2 the command line or an argument is wrong;\n"
+    "3 slower than the baseline by more than the margin.";
+
+std::string dashed(const std::string& name) { return "--" + name; }
+
+/// The innermost command that was given.
+const CLI::App* innermost(const CLI::App* app) {
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().back();
+  return app;
+}
+
+/// What could stand where `word` does: options of the command and of those around it, or commands.
+std::vector<std::string> candidates(const CLI::App* app, bool option) {
+  std::vector<std::string> known;
+  for (; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* o : app->get_options())
+      if (option)
+        for (const std::string& name : o->get_lnames()) known.push_back(dashed(name));
+    for (const CLI::App* sub : app->get_subcommands(nullptr))
+      if (!option) known.push_back(sub->get_name());
+  }
+  return known;
+}
+
+std::string path_of(const CLI::App* app) {
+  return app->get_parent() == nullptr ? app->get_name() : path_of(app->get_parent()) + " " + app->get_name();
+}
+
+int refuse_unknown(const CLI::App& root) {
+  const CLI::App* app = innermost(&root);
+  const std::vector<std::string> rest = root.remaining(/*recurse=*/true);
+  const std::string word = rest.empty() ? "" : rest.front();
+  const bool option = word.starts_with("-");
+  const std::string name = word.substr(0, word.find('='));
+  const std::string near = nearest(name, candidates(app, option));
+  fmt::print(stderr, "{}: {} '{}' is not known{}; see {} --help\n", path_of(app), option ? "option" : "word",
+             printable(name), near.empty() ? "" : fmt::format(", did you mean {}?", near), path_of(app));
+  return kUsage;
+}
+
+/// Errors become one line and an exit code.
+int guarded(const std::function<int()>& action) {
+  try {
+    return action();
+  } catch (const InvalidArgument& error) {
+    fmt::print(stderr, "ejk: {}\n", printable(error.what()));
+    return kUsage;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ejk: {}\n", printable(error.what()));
+    return kFailed;
+  }
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string nearest(std::string_view word, std::span<const std::string> known) {
+  std::string best;
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& candidate : known)
+    if (const size_t distance = edit_distance(word, candidate); distance < least) {
+      least = distance;
+      best = candidate;
+    }
+  return best;
+}
+
+std::string printable(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n' || (byte >= 0x20 && byte != 0x7f))
+      safe += c;
+    else
+      safe += fmt::format("\\x{:02x}", byte);
+  }
+  return safe;
+}
+
+Options& Options::group(std::string heading) {
+  command_->app->option_defaults()->group(std::move(heading));
+  return *this;
+}
+
+Options& Options::flag(const std::string& name, bool& to, const std::string& doc) {
+  command_->app->add_flag(dashed(name), to, doc);
+  return *this;
+}
+
+Options& Options::flag(const std::string& name, std::function<void(bool)> set, const std::string& doc) {
+  command_->app->add_flag_function(
+      dashed(name), [set = std::move(set)](std::int64_t count) { set(count > 0); }, doc);
+  return *this;
+}
+
+Options& Options::value(const std::string& name, std::string& to, const std::string& placeholder,
+                        const std::string& doc) {
+  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
+  return *this;
+}
+
+Options& Options::value(const std::string& name, int64_t& to, const std::string& placeholder, const std::string& doc) {
+  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
+  return *this;
+}
+
+Options& Options::value(const std::string& name, double& to, const std::string& placeholder, const std::string& doc) {
+  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
+  return *this;
+}
+
+Options& Options::value(const std::string& name, std::function<void(const std::string&)> set,
+                        const std::string& placeholder, const std::string& doc) {
+  command_->app->add_option_function<std::string>(dashed(name), std::move(set), doc)
+      ->type_name(placeholder)
+      ->take_last();
+  return *this;
+}
+
+Options& Options::values(const std::string& name, std::vector<std::string>& to, const std::string& placeholder,
+                         const std::string& doc) {
+  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder)->allow_extra_args(false);
+  return *this;
+}
+
+Options& Options::positional(const std::string& name, std::string& to, const std::string& doc) {
+  command_->app->add_option(name, to, doc)->type_name("");
+  return *this;
+}
+
+Options Options::command(const std::string& name, const std::string& doc) {
+  CLI::App* sub = command_->app->add_subcommand(name, doc);
+  sub->fallthrough();
+  return Options(std::make_shared<Command>(Command{sub}));
+}
+
+Options& Options::footer(std::string text) {
+  command_->app->footer(std::move(text));
+  return *this;
+}
+
+Options& Options::on_given(std::function<void()> act) {
+  command_->app->callback(std::move(act));
+  return *this;
+}
+
+int run_command_line(std::span<const Verb> verbs, int argc, const char* const* argv) {
+  CLI::App root("The command line of ejkernel: measures, checks and explains its kernels.", "ejk");
+  root.set_version_flag("--version", fmt::format("ejkernel {}", kVersion));
+  root.get_formatter()->column_width(34);
+  root.footer(fmt::format("{}\nejk VERB --help shows a verb's options and examples.", kExitCodes));
+  Action action;
+  for (const Verb& verb : verbs) {
+    CLI::App* sub = root.add_subcommand(std::string(verb.name), std::string(verb.summary));
+    sub->footer(fmt::format("Examples:\n{}\n{}", verb.examples, kExitCodes));
+    if (argc < 2 || verb.name != argv[1]) continue;  // only the verb in use looks at the operations
+    Options options(std::make_shared<Options::Command>(Options::Command{sub}));
+    if (const int code = guarded([&] { return action = verb.declare(options), kOk; }); code != kOk) return code;
+  }
+  if (argc < 2) {
+    fmt::print(stderr, "{}", root.help());
+    return kUsage;
+  }
+  return guarded([&] {
+    try {
+      root.parse(argc, argv);
+    } catch (const CLI::ExtrasError&) {
+      return refuse_unknown(root);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
+      const std::string path = path_of(innermost(&root));
+      fmt::print(stderr, "{}: {}; see {} --help\n", path, printable(error.what()), path);
+      return int{kUsage};
+    }
+    return action ? action() : int{kUsage};
+  });
+}
+
+}  // namespace ejk::tool

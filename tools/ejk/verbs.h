@@ -1,0 +1,16 @@
+// The verbs of the tool, one file each.
+#pragma once
+
+#include "tools/ejk/options.h"
+
+namespace ejk::tool {
+
+Action declare_bench(Options& options);
+Action declare_check(Options& options);
+Action declare_docs(Options& options);
+Action declare_doctor(Options& options);
+Action declare_explain(Options& options);
+Action declare_list(Options& options);
+Action declare_run(Options& options);
+
+}  // namespace ejk::tool
