@@ -38,11 +38,20 @@ struct DefaultDim {
   int64_t value;
 };
 constexpr DefaultDim kDefaultDims[] = {
-    {"kv_len", "q_len", 0},       {"total_k", "total_q", 0}, {"num_kv_heads", "num_q_heads", 0},
-    {"value_dim", "head_dim", 0}, {"batch", "", 1},          {"q_len", "", 1024},
-    {"seq_len", "", 1024},        {"total_q", "", 4096},     {"total_tokens", "", 4096},
-    {"num_seqs", "", 4},          {"num_q_heads", "", 8},    {"num_heads", "", 8},
-    {"head_dim", "", 128},        {"hidden_dim", "", 1024},  {"num_sinks", "", 1},
+    {"kv_len", "q_len", 0},
+    {"total_k", "total_q", 0},
+    {"num_kv_heads", "num_q_heads", 0},
+    {"value_dim", "head_dim", 0},
+    {"batch", "", 1},
+    {"q_len", "", 1024},
+    {"total_q", "", 4096},
+    {"num_tokens", "", 4096},
+    {"num_seqs", "", 4},
+    {"num_q_heads", "", 8},
+    {"num_heads", "", 8},
+    {"head_dim", "", 128},
+    {"dim", "", 128},
+    {"num_sinks", "", 1},
 };
 
 /// Builds the inputs of one forward call, field by field.
@@ -54,8 +63,13 @@ class CallBuilder {
     call_.operation = op_.name;
     call_.params = op_.default_params;
     for (const auto& [name, text] : flags_.params) set_param(op_, call_.params, name, parse_param(name, text));
-    form_ = choose_form();
-    for (const TensorField& field : op_.inputs) call_.inputs.push_back(make_input(field));
+    const std::vector<int> forms = possible_forms();
+    for (const int form : forms) {
+      make_inputs(form);
+      // A parameter may decide the form as well: take one that the operation sees so too.
+      if (op_.form(call_.inputs, call_.params) == form) return std::move(call_);
+    }
+    make_inputs(forms.front());  // checking the call will say what does not fit
     return std::move(call_);
   }
 
@@ -103,26 +117,42 @@ class CallBuilder {
     return values;
   }
 
-  /// The form by name, or the first that has every dimension given.
-  int choose_form() const {
+  /// The form by name, or all that have every dimension and input given.
+  std::vector<int> possible_forms() const {
     const auto forms = op_.forms;
     if (!flags_.form.empty()) {
       const auto found = std::find(forms.begin(), forms.end(), flags_.form);
       if (found == forms.end())
         invalid("--form", fmt::format("be one of {}", fmt::join(forms, ", ")), fmt::format("'{}'", flags_.form),
                 "see --help");
-      return static_cast<int>(found - forms.begin());
+      return {static_cast<int>(found - forms.begin())};
     }
-    for (int form = 0; form < static_cast<int>(forms.size()); ++form) {
-      const std::vector<std::string> names = dim_names(op_, form);
-      if (std::all_of(flags_.dims.begin(), flags_.dims.end(), [&](const auto& dim) {
-            return is_param(op_, dim.first) || std::find(names.begin(), names.end(), dim.first) != names.end();
-          }))
-        return form;
-    }
-    if (forms.empty()) return 0;
-    invalid("the dimensions", "belong to one form of the operation", "dimensions of several",
-            "name the form with --form");
+    std::vector<int> possible;
+    for (int form = 0; form < std::max(1, static_cast<int>(forms.size())); ++form)
+      if (has_everything_given(form)) possible.push_back(form);
+    if (possible.empty())
+      invalid("the dimensions and inputs", "belong to one form of the operation", "those of several forms",
+              "name the form with --form to see which do not fit");
+    return possible;
+  }
+
+  bool has_everything_given(int form) const {
+    const std::vector<std::string> dims = dim_names(op_, form);
+    const bool has_dims = std::all_of(flags_.dims.begin(), flags_.dims.end(), [&](const auto& dim) {
+      return std::find(dims.begin(), dims.end(), dim.first) != dims.end();
+    });
+    const bool has_inputs = std::all_of(op_.inputs.begin(), op_.inputs.end(), [&](const TensorField& field) {
+      return find_wanted(field.name) == nullptr ||
+             std::any_of(field.contract.begin(), field.contract.end(),
+                         [&](const Alternative& alternative) { return field.contract.applies(alternative, form); });
+    });
+    return has_dims && has_inputs;
+  }
+
+  void make_inputs(int form) {
+    form_ = form;
+    call_.inputs.clear();
+    for (const TensorField& field : op_.inputs) call_.inputs.push_back(make_input(field));
   }
 
   Tensor make_input(const TensorField& field) {
