@@ -61,15 +61,20 @@ int refuse_unknown(const CLI::App& root) {
   return kUsage;
 }
 
+/// The tool's own errors already begin with its name.
+void complain(std::string_view text) {
+  fmt::print(stderr, "{}{}\n", text.starts_with("ejk: ") ? "" : "ejk: ", printable(text));
+}
+
 /// Errors become one line and an exit code.
 int guarded(const std::function<int()>& action) {
   try {
     return action();
   } catch (const InvalidArgument& error) {
-    fmt::print(stderr, "ejk: {}\n", printable(error.what()));
+    complain(error.what());
     return kUsage;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "ejk: {}\n", printable(error.what()));
+    complain(error.what());
     return kFailed;
   }
 }

@@ -1,0 +1,222 @@
+// The command-line tool as its users meet it: a process, its output and its exit code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "ejkernel/core/version.h"
+#include "ejkernel/runtime/registry.h"
+#include "tests/process.h"
+
+namespace ejk::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+ProcessResult ejk(std::vector<std::string> arguments, const std::vector<std::string>& environment = {}) {
+  arguments.insert(arguments.begin(), EJK_BINARY_DIR "/bin/ejk");
+  return run_process(arguments, environment);
+}
+
+Json json_of(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  return Json::parse(result.out);
+}
+
+TEST(EjkTool, tells_its_version) {
+  const ProcessResult result = ejk({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "ejkernel " + std::string(kVersion) + "\n");
+}
+
+TEST(EjkTool, every_verb_has_help_with_examples_and_exit_codes) {
+  const std::string help = ejk({"--help"}).out;
+  const std::vector<std::string> verbs = {"explain", "list"};
+  for (const std::string& verb : verbs) {
+    EXPECT_THAT(help, HasSubstr("\n  " + verb)) << "ejk --help leaves it out";
+    const ProcessResult result = ejk({verb, "--help"});
+    EXPECT_EQ(result.exit_code, 0) << verb;
+    EXPECT_THAT(result.err, IsEmpty()) << verb;
+    EXPECT_THAT(result.out, HasSubstr("Examples:\n  ejk " + verb));
+    EXPECT_THAT(result.out, HasSubstr("Exit codes: 0 done"));
+  }
+}
+
+TEST(EjkTool, without_a_verb_shows_its_usage_and_fails) {
+  const ProcessResult result = ejk({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, IsEmpty());
+  EXPECT_THAT(result.err, HasSubstr("Usage: ejk"));
+}
+
+TEST(EjkTool, unknown_words_suggest_the_nearest) {
+  EXPECT_EQ(ejk({"lst"}).err, "ejk: word 'lst' is not known, did you mean list?; see ejk --help\n");
+  EXPECT_EQ(ejk({"explain", "flash_atention"}).err,
+            "ejk explain: word 'flash_atention' is not known, did you mean flash_attention?; see ejk explain --help\n");
+  EXPECT_EQ(ejk({"explain", "flash_attention", "--cusal"}).err,
+            "ejk explain flash_attention: option '--cusal' is not known, did you mean --causal?; see ejk explain "
+            "flash_attention --help\n");
+  EXPECT_EQ(ejk({"explain", "flash_attention", "--q-len=3"}).err,
+            "ejk explain flash_attention: option '--q-len' is not known, did you mean --q_len?; see ejk explain "
+            "flash_attention --help\n");
+  EXPECT_EQ(ejk({"zzzzzzzzzz"}).err, "ejk: word 'zzzzzzzzzz' is not known; see ejk --help\n");
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"lst"}, {"list", "--jsn"}, {"list", "nothing"}, {"explain"}})
+    EXPECT_EQ(ejk(wrong).exit_code, 2);
+}
+
+TEST(EjkTool, list_names_every_operation_and_kernel) {
+  const Json json = json_of(ejk({"list", "--json"}));
+  std::vector<std::string> names;
+  for (const Json& operation : json["operations"]) {
+    names.push_back(operation["name"]);
+    EXPECT_EQ(operation["kernels"].back()["name"], "reference");
+  }
+  EXPECT_EQ(names, KernelRegistry::instance().names());
+  const std::string text = ejk({"list"}).out;
+  for (const std::string& name : names) EXPECT_THAT(text, HasSubstr(name + "@"));
+}
+
+TEST(EjkTool, list_narrows_to_an_operation_and_a_platform) {
+  const Json json = json_of(ejk({"list", "mean_pooling", "--platform", "reference", "--json"}));
+  ASSERT_EQ(json["operations"].size(), 1u);
+  ASSERT_EQ(json["operations"][0]["kernels"].size(), 1u);
+  EXPECT_EQ(json["operations"][0]["kernels"][0]["platform"], "reference");
+  EXPECT_THAT(ejk({"list", "mean_pooling"}).out, HasSubstr("chunk_size"));
+  EXPECT_THAT(ejk({"list", "--platform", "abacus"}).err, HasSubstr("--platform must be one of cuda, cpu, reference"));
+}
+
+TEST(EjkTool, explain_builds_the_call_from_dimensions) {
+  const Json json = json_of(ejk({"explain",
+                                 "flash_attention",
+                                 "--batch",
+                                 "2",
+                                 "--q_len",
+                                 "48",
+                                 "--num_q_heads",
+                                 "8",
+                                 "--num_kv_heads",
+                                 "2",
+                                 "--head_dim",
+                                 "64",
+                                 "--dtype",
+                                 "bf16",
+                                 "--causal",
+                                 "--sliding_window",
+                                 "128,0",
+                                 "--logits_soft_cap",
+                                 "30",
+                                 "--input",
+                                 "softmax_aux",
+                                 "--json"}));
+  EXPECT_EQ(json["problem"],
+            "flash_attention@1 batched query:bf16 key:bf16 value:bf16 softmax_aux:bf16 batch=2 q_len=48 num_q_heads=8 "
+            "head_dim=64 kv_len=48 num_kv_heads=2 value_dim=64 num_sinks=1 causal=true sliding_window=(128, 0) "
+            "logits_soft_cap=given");
+  EXPECT_EQ(json["tier"], "heuristics");
+}
+
+TEST(EjkTool, explain_takes_the_form_from_what_is_given) {
+  EXPECT_THAT(ejk({"explain", "flash_attention", "--num_seqs", "3"}).out, HasSubstr("flash_attention@1 packed"));
+  EXPECT_THAT(ejk({"explain", "mean_pooling", "--chunk_size", "64"}).out, HasSubstr("mean_pooling@1 chunked"));
+  EXPECT_THAT(ejk({"explain", "mean_pooling", "--form", "packed"}).out, HasSubstr("mean_pooling@1 packed"));
+  const ProcessResult both = ejk({"explain", "flash_attention", "--num_seqs", "3", "--input", "bias"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("must belong to one form of the operation"));
+}
+
+TEST(EjkTool, explain_makes_a_gradients_call_from_the_forwards) {
+  const std::string by_flag = ejk({"explain", "flash_attention", "--q_len", "5", "--backward"}).out;
+  EXPECT_THAT(by_flag,
+              HasSubstr("flash_attention_backward@1 batched query:f32 key:f32 value:f32 out:f32 lse:f32 d_out:f32"));
+  EXPECT_EQ(ejk({"explain", "flash_attention_backward", "--q_len", "5"}).out, by_flag);
+}
+
+TEST(EjkTool, explain_takes_a_tensors_own_shape) {
+  EXPECT_THAT(ejk({"explain", "flash_attention", "--q_len", "8", "--input", "bias=f16[1, 1, 8, 8]"}).out,
+              HasSubstr("bias:f16"));
+  EXPECT_EQ(ejk({"explain", "flash_attention", "--q_len", "8", "--input", "bias=f16[1, 1, 8, 9]"}).err,
+            "ejk: flash_attention: bias kv_len must equal key kv_len 8, got 9 (key [1, 8, 8, 128], bias [1, 1, 8, 9]); "
+            "give both the same kv_len\n");
+}
+
+TEST(EjkTool, a_call_that_nothing_serves_is_explained_and_fails) {
+  const ProcessResult result = ejk({"explain", "flash_attention", "--platform", "cuda"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("declines: the call asks for platform cuda"));
+}
+
+TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--q_len", "x"}, "ejk: --q_len must be an extent of at least 0, got 'x'; write it in digits\n"},
+      {{"--q_len", "-1"}, "ejk: --q_len must be an extent of at least 0, got '-1'; write it in digits\n"},
+      {{"--dtype", "f33"}, "ejk: flash_attention: --dtype must be the name of a dtype, got 'f33'; for example bf16\n"},
+      {{"--dtype", "i32"},
+       "ejk: flash_attention: query dtype must be f64, f32, f16, bf16, e4m3, e5m2 or i8, got i32; convert it first\n"},
+      {{"--logits_soft_cap", "-1"},
+       "ejk: flash_attention: logits_soft_cap must be > 0, got -1; choose a value in that range, or leave it at its "
+       "default\n"},
+      {{"--causal_align", "left"},
+       "ejk: flash_attention: causal_align must be bottom_right or top_left, got left; see the operation's page for "
+       "its "
+       "parameters\n"},
+      {{"--config", "block_q"},
+       "ejk: --config must be FIELD=VALUE with an integer value, got 'block_q'; for example block_q=64\n"},
+      {{"--policy", "hope"}, "ejk: --policy must be autotune or heuristics, got 'hope'; see --help\n"},
+      {{"--form", "round"}, "ejk: flash_attention: --form must be one of batched, packed, got 'round'; see --help\n"},
+      {{"--input", "quary"},
+       "ejk: flash_attention: --input must name one of its inputs, got 'quary'; it has query, key, value, bias, "
+       "attention_mask, q_segment_ids, kv_segment_ids, softmax_aux, dropout_seed, q_scale, k_scale, v_scale, "
+       "cu_seqlens_q, cu_seqlens_k, seqused_k\n"},
+  };
+  for (const auto& [arguments, message] : wrong) {
+    std::vector<std::string> line = {"explain", "flash_attention"};
+    line.insert(line.end(), arguments.begin(), arguments.end());
+    const ProcessResult result = ejk(line);
+    EXPECT_EQ(result.exit_code, 2) << arguments[0];
+    EXPECT_EQ(result.err, message);
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+}
+
+TEST(EjkTool, what_a_shell_would_run_is_only_text) {
+  const std::string marker = ::testing::TempDir() + "ejk_tool_test_injected";
+  std::remove(marker.c_str());
+  const std::vector<std::string> hostile = {
+      "$(touch " + marker + ")", "`touch " + marker + "`", "; touch " + marker,          "| touch " + marker,
+      "&& touch " + marker,      "\n touch " + marker,     "' ; touch " + marker + " #", "%n%n%s{}{0}",
+      "../../etc/passwd",
+  };
+  for (const std::string& text : hostile) {
+    for (const std::vector<std::string>& line :
+         {std::vector<std::string>{text}, {"list", text}, {"list", "--platform", text}, {"explain", text}})
+      EXPECT_EQ(ejk(line).exit_code, 2) << text;
+    for (const char* option : {"--dtype", "--form", "--input", "--kernel", "--platform", "--config", "--policy",
+                               "--q_len", "--sliding_window", "--out_dtype", "--logits_soft_cap"}) {
+      const ProcessResult result = ejk({"explain", "flash_attention", option, text});
+      EXPECT_TRUE(result.exit_code == 2 || result.exit_code == 1) << option << " " << text << "\n" << result.out;
+    }
+  }
+  EXPECT_FALSE(std::ifstream(marker).good()) << "an argument was run as a command";
+}
+
+TEST(EjkTool, control_characters_do_not_reach_the_terminal) {
+  const ProcessResult result = ejk({"list", "\x1b[31mred\x07"});
+  EXPECT_THAT(result.err, HasSubstr("'\\x1b[31mred\\x07'"));
+  EXPECT_THAT(result.err, Not(HasSubstr("\x1b")));
+}
+
+TEST(EjkTool, a_malformed_environment_is_named) {
+  const ProcessResult result = ejk({"explain", "flash_attention"}, {"EJKERNEL_PLATFORM=abacus"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("EJKERNEL_PLATFORM"));
+}
+
+}  // namespace
+}  // namespace ejk::testing
