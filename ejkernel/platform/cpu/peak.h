@@ -1,0 +1,16 @@
+// Loops that do nothing but keep one resource of the processor busy: the ceilings that percentages refer to. They hold
+// no clock; runtime/calibration.h times them.
+#pragma once
+
+#include <cstdint>
+
+namespace ejk::cpu {
+
+/// Independent float32 multiply-adds in registers on the calling thread, with the widest vectors the kernels use.
+/// Returns the operations done, two per multiply-add.
+double multiply_add(int64_t rounds);
+
+/// Reads `count` words on the calling thread, as fast as memory gives them, and returns their exclusive or.
+uint32_t read_words(const uint32_t* words, int64_t count);
+
+}  // namespace ejk::cpu

@@ -1,0 +1,68 @@
+#include "ejkernel/runtime/calibration.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "ejkernel/core/tensor.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/platform/cpu/peak.h"
+#include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/timer.h"
+
+namespace ejk {
+namespace {
+
+/// Best rate of `work`, which returns how much it did, within `seconds`.
+template <class Work>
+double best_rate(double seconds, Work&& work) {
+  double best = 0;
+  const double end = now_seconds() + seconds;
+  do {
+    const double began = now_seconds();
+    const double done = work();
+    best = std::max(best, done / (now_seconds() - began));
+  } while (now_seconds() < end);
+  return best;
+}
+
+double multiply_add_rate(int threads, double seconds) {
+  // Tasks of some 0.1 ms, many per thread, so that one that starts late costs little.
+  constexpr int64_t kTasksPerThread = 32, kRounds = 256;
+  return best_rate(seconds, [&] {
+    std::atomic<double> flops = 0;
+    cpu::parallel_for(threads * kTasksPerThread, [&](int64_t) { flops.fetch_add(cpu::multiply_add(kRounds)); });
+    return flops.load();
+  });
+}
+
+double read_rate(int64_t cache_bytes, double seconds) {
+  constexpr int64_t kChunk = 1 << 20;
+  const int64_t bytes = std::clamp<int64_t>(4 * cache_bytes, 128 << 20, 1 << 30) / kChunk * kChunk;
+  const Array buffer(DType::u32, {bytes / 4});
+  // Each thread touches the pages that it will about read: that decides where they lie.
+  cpu::parallel_for(bytes / kChunk, [&](int64_t i) { std::memset(buffer.as<char>() + i * kChunk, 1, kChunk); });
+  return best_rate(seconds, [&] {
+    std::atomic<uint32_t> mixed = 0;
+    cpu::parallel_for(bytes / kChunk, [&](int64_t i) {
+      mixed.fetch_xor(cpu::read_words(buffer.as<uint32_t>() + i * kChunk / 4, kChunk / 4), std::memory_order_relaxed);
+    });
+    return static_cast<double>(bytes);
+  });
+}
+
+}  // namespace
+
+Peaks measure_peaks(Device device, double seconds) {
+  const DeviceProperties& properties = device_properties(device);
+  Peaks peaks{.num_threads = cpu::num_threads()};
+  peaks.flops_per_second = multiply_add_rate(peaks.num_threads, seconds / 2);
+  peaks.bytes_per_second = read_rate(properties.cache_bytes, seconds / 2);
+  return peaks;
+}
+
+double roofline_seconds(const Peaks& peaks, double flops, double bytes) {
+  return std::max(flops / peaks.flops_per_second, bytes / peaks.bytes_per_second);
+}
+
+}  // namespace ejk

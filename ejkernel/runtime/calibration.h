@@ -1,0 +1,24 @@
+// What a device can do at most, measured: the ceilings that "% of peak" refers to.
+#pragma once
+
+#include "ejkernel/core/device.h"
+#include "ejkernel/core/export.h"
+
+namespace ejk {
+
+/// Rates of the whole device with the threads that the library uses on it. `flops_per_second` counts float32
+/// multiply-adds as two; `bytes_per_second` is reading memory beyond every cache.
+struct Peaks {
+  double flops_per_second = 0;
+  double bytes_per_second = 0;
+  int num_threads = 1;
+};
+
+/// Measures for about `seconds`, on a machine that should be idle. Each rate is the best of many short samples: noise
+/// only ever slows. Unsupported for a device that this process has not.
+EJK_API Peaks measure_peaks(Device device = {}, double seconds = 0.4);
+
+/// The least time that work of this size can take: the larger of arithmetic and memory traffic (the roofline).
+EJK_API double roofline_seconds(const Peaks& peaks, double flops, double bytes);
+
+}  // namespace ejk

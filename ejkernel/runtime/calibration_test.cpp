@@ -1,0 +1,53 @@
+#include "ejkernel/runtime/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/platform/cpu/peak.h"
+
+namespace ejk {
+namespace {
+
+TEST(Calibration, peaks_are_rates_that_a_processor_can_have) {
+  const Peaks peaks = measure_peaks({}, 0.02);
+  EXPECT_EQ(peaks.num_threads, cpu::num_threads());
+  EXPECT_GT(peaks.flops_per_second, 1e7);  // sanitizers and emulation take their share
+  EXPECT_LT(peaks.flops_per_second, 1e15);
+  EXPECT_GT(peaks.bytes_per_second, 1e7);
+  EXPECT_LT(peaks.bytes_per_second, 1e14);
+}
+
+TEST(Calibration, devices_that_are_not_here_are_refused) {
+  EXPECT_THROW(measure_peaks({.kind = DeviceKind::cuda}), Unsupported);
+}
+
+TEST(Calibration, the_roofline_is_the_slower_of_the_two) {
+  const Peaks peaks{.flops_per_second = 100, .bytes_per_second = 10};
+  EXPECT_EQ(roofline_seconds(peaks, 200, 10), 2);
+  EXPECT_EQ(roofline_seconds(peaks, 200, 30), 3);
+}
+
+TEST(Calibration, operations_are_counted_by_rounds) {
+  const double once = cpu::multiply_add(1);
+  EXPECT_GT(once, 0);
+  EXPECT_EQ(cpu::multiply_add(3), 3 * once);
+}
+
+TEST(Calibration, every_word_is_read) {
+  for (int64_t count : {0, 1, 7, 64, 1000, 1003}) {
+    std::vector<uint32_t> words(static_cast<size_t>(count));
+    for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<uint32_t>(i * 2654435761u);
+    const uint32_t all = cpu::read_words(words.data(), count);
+    for (uint32_t& word : words) {
+      word ^= 0x80u;
+      EXPECT_EQ(cpu::read_words(words.data(), count), all ^ 0x80u);
+      word ^= 0x80u;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ejk
