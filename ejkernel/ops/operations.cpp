@@ -6,6 +6,10 @@ std::span<const Operation* const> builtin_operations() {
   static const Operation* const list[] = {
       &operation<FlashAttention>(),
       &operation<FlashAttentionBackward>(),
+      &operation<Attention>(),
+      &operation<AttentionBackward>(),
+      &operation<ScaledDotProductAttention>(),
+      &operation<ScaledDotProductAttentionBackward>(),
       &operation<MeanPooling>(),
       &operation<MeanPoolingBackward>(),
   };

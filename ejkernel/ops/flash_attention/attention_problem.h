@@ -90,7 +90,14 @@ struct Problem {
 
 Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
 
-/// (query, key) pairs that the masks known from shapes leave, over all batch entries, per query head; and the work.
+/// What every softmax attention operation asks beyond its contracts. Throws InvalidArgument in that operation's name.
+void check(std::string_view operation, const FlashAttention::Inputs& in, const FlashAttention::Params& params,
+           const Dims& dims);
+
+/// (query, key) pairs that the masks known from shapes leave, over all batch entries, per query head.
 double visible_pairs(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
+/// Arithmetic of all heads, and the bytes of these inputs.
+Work forward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
+Work backward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
 
 }  // namespace ejk::attention

@@ -51,8 +51,15 @@ void check_scale(std::string_view op, std::string_view name, const Tensor& scale
           std::to_string(scale.shape[1]), "compute the scales per block of 128 tokens");
 }
 
-void check_common(std::string_view op, const FlashAttention::Inputs& in, const FlashAttention::Params& params,
-                  const Dims& dims) {
+/// (query, key) pairs over all heads.
+double pair_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+  return attention::visible_pairs(in, params) * static_cast<double>(in.query.shape[-2]);
+}
+
+}  // namespace
+
+void attention::check(std::string_view op, const FlashAttention::Inputs& in, const FlashAttention::Params& params,
+                      const Dims& dims) {
   check_heads(op, dims);
   check_segments(op, in);
   check_scale(op, "q_scale", in.q_scale, in.query);
@@ -72,21 +79,25 @@ void check_common(std::string_view op, const FlashAttention::Inputs& in, const F
              "softmax_aux of rank 1 is shared by all heads; one sink per head has shape [num_q_heads, 1]");
 }
 
-double pair_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
-  return attention::visible_pairs(in, params) * static_cast<double>(in.query.shape[-2]);
+Work attention::forward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+  const double per_pair = 2.0 * static_cast<double>(in.query.shape[-1] + in.value.shape[-1]);
+  return {.flops = pair_work(in, params) * per_pair, .bytes = bytes_of(to_array(in))};
 }
 
-}  // namespace
+Work attention::backward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+  // S, dQ and dK cost head_dim each; dP and dV value_dim each.
+  const double per_pair = 2.0 * static_cast<double>(3 * in.query.shape[-1] + 2 * in.value.shape[-1]);
+  return {.flops = pair_work(in, params) * per_pair, .bytes = bytes_of(to_array(in))};
+}
 
 void FlashAttention::check(const Inputs& in, const Params& params, Dims& dims) {
-  check_common(kName, in, params, dims);
+  attention::check(kName, in, params, dims);
 }
 
 Work FlashAttention::work(const Call<FlashAttention>& call) {
-  const auto& in = call.inputs;
-  const double per_pair = 2.0 * static_cast<double>(in.query.shape[-1] + in.value.shape[-1]);
-  return {.flops = pair_work(in, call.params) * per_pair,
-          .bytes = bytes_of(to_array(in)) + bytes_of(to_array(call.outputs))};
+  Work work = attention::forward_work(call.inputs, call.params);
+  work.bytes += bytes_of(to_array(call.outputs));
+  return work;
 }
 
 std::span<const KernelInfo* const> FlashAttention::kernels() {
@@ -96,7 +107,7 @@ std::span<const KernelInfo* const> FlashAttention::kernels() {
 }
 
 void FlashAttentionBackward::check(const Inputs& in, const Params& params, Dims& dims) {
-  check_common(kName, in, params, dims);
+  attention::check(kName, in, params, dims);
   require(bits(in.query.dtype) >= 16, kName, "query dtype", "be f64, f32, f16 or bf16",
           std::string(name(in.query.dtype)), "8-bit codes have no gradient: differentiate the dequantised tensors");
   require(params.normalize_output, kName, "normalize_output", "be true", "false",
@@ -105,10 +116,9 @@ void FlashAttentionBackward::check(const Inputs& in, const Params& params, Dims&
 
 Work FlashAttentionBackward::work(const Call<FlashAttentionBackward>& call) {
   const auto& in = call.inputs;
-  // S, dQ and dK cost head_dim each; dP and dV value_dim each.
-  const double per_pair = 2.0 * static_cast<double>(3 * in.query.shape[-1] + 2 * in.value.shape[-1]);
-  return {.flops = pair_work(in, call.params) * per_pair,
-          .bytes = bytes_of(to_array(in)) + bytes_of(to_array(call.outputs))};
+  Work work = attention::backward_work(in, call.params);
+  work.bytes += bytes_of(std::array{in.out, in.lse, in.d_out, in.d_lse}) + bytes_of(to_array(call.outputs));
+  return work;
 }
 
 std::span<const KernelInfo* const> FlashAttentionBackward::kernels() {

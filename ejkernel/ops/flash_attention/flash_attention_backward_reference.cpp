@@ -1,148 +1,187 @@
 // The gradient's formula in double, row after row; dK, dV, dbias and dsinks are summed in double in the workspace and
 // rounded once at the end.
 #include <algorithm>
+#include <utility>
 
 #include "ejkernel/ops/flash_attention/attention_formula.h"
+#include "ejkernel/ops/flash_attention/attention_reference_internal.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
 namespace ejk {
+namespace attention {
 namespace {
 
-using attention::Formula;
-using attention::Problem;
-using attention::Row;
-using attention::Sequence;
+constexpr double kNoKey = -std::numeric_limits<double>::infinity();
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// The workspace, cut into the sums that live across rows and what one row needs.
-struct Sums {
-  size_t key = 0, value = 0, bias = 0, sinks = 0;  // doubles
-  size_t row_bytes = 0, row_vectors = 0;
+/// Byte offsets of what the workspace holds: what one row needs, then the sums that live across rows.
+struct Layout {
+  size_t out, d_out, d_weights, d_query;
+  size_t d_key, d_value, d_bias, d_sinks;
+  size_t bytes;
 
-  explicit Sums(const Problem& p) {
-    const auto rows = static_cast<size_t>(p.key.num_elements() / std::max<int64_t>(1, p.head_dim));
-    key = rows * static_cast<size_t>(p.head_dim);
-    value = rows * static_cast<size_t>(p.value_dim);
-    bias = p.bias.present() ? static_cast<size_t>(p.bias.num_elements()) : 0;
-    sinks = static_cast<size_t>(p.num_sinks * p.num_q_heads);
-    row_bytes = aligned(Row<double>::bytes(p));
-    row_vectors = static_cast<size_t>(p.head_dim + 2 * p.value_dim);
+  explicit Layout(const Problem& p) {
+    bytes = aligned(Row<double>::bytes(p));
+    auto take = [this](int64_t doubles) {
+      return std::exchange(bytes, bytes + static_cast<size_t>(doubles) * sizeof(double));
+    };
+    out = take(p.value_dim);
+    d_out = take(p.value_dim);
+    d_weights = take(p.k_rows);
+    d_query = take(p.head_dim);
+    const int64_t key_rows = (p.packed ? 1 : p.num_sequences) * p.k_rows * p.num_kv_heads;
+    d_key = take(key_rows * p.head_dim);
+    d_value = take(key_rows * p.value_dim);
+    d_bias = take(p.bias.num_elements());
+    d_sinks = take(p.num_sinks * p.num_q_heads);
   }
-  size_t doubles() const { return key + value + bias + sinks; }
-  size_t bytes() const { return row_bytes + (row_vectors + doubles()) * sizeof(double); }
+  size_t num_sums() const { return (bytes - d_key) / sizeof(double); }
 };
+
+/// The workspace by its parts.
+struct Memory {
+  Row<double> row;
+  double *out, *d_out, *d_weights, *d_query;
+  double *d_key, *d_value, *d_bias, *d_sinks;
+
+  Memory(const Problem& p, const Layout& layout, std::byte* memory) : row(Row<double>::carve(p, memory)) {
+    auto at = [memory](size_t offset) { return reinterpret_cast<double*>(memory + offset); };
+    out = at(layout.out), d_out = at(layout.d_out), d_weights = at(layout.d_weights), d_query = at(layout.d_query);
+    d_key = at(layout.d_key), d_value = at(layout.d_value), d_bias = at(layout.d_bias), d_sinks = at(layout.d_sinks);
+    std::fill_n(d_key, layout.num_sums(), 0.0);
+  }
+};
+
+template <class T>
+class Backward {
+ public:
+  Backward(const Problem& p, const BackwardInputs& in, const FlashAttentionBackward::Outputs& to,
+           const RunContext& context)
+      : p_(p), in_(in), to_(to), status_(context.status), m_(p, Layout(p), context.workspace.data()), formula_(p, {}) {}
+
+  void run() {
+    for (int64_t n = 0; n < to_.query.num_elements(); ++n) set(to_.query, n, 0);  // rows of no sequence stay so
+    for (int64_t n = 0; n < p_.num_sequences; ++n) {
+      const Sequence s = p_.sequence(n, status_);
+      for (int64_t h = 0; h < p_.num_q_heads; ++h)
+        for (int64_t i = 0; i < s.q_len; ++i) differentiate(s, h, i);
+    }
+    add_unowned_rows();
+    store(to_.key, m_.d_key);
+    store(to_.value, m_.d_value);
+    store(to_.bias, m_.d_bias);
+    store_sinks();
+  }
+
+ private:
+  int64_t row_index(int64_t b, int64_t h, int64_t row) const { return (b * p_.num_q_heads + h) * p_.q_rows + row; }
+
+  void differentiate(const Sequence& s, int64_t h, int64_t i) {
+    const int64_t b = p_.batch_of(s), r = s.q_begin + i, at = row_index(b, h, r);
+    const int64_t flat = (b * p_.q_rows + r) * p_.num_q_heads + h;
+    double lse = 0;
+    if (in_.lse.present()) {
+      lse = get(in_.lse, at);
+      load(in_.out, flat * p_.value_dim, p_.value_dim, m_.out);
+    } else {
+      lse = formula_.forward(s, h, i, m_.row).lse;
+      std::copy_n(m_.row.acc, p_.value_dim, m_.out);
+    }
+    load(in_.d_out, flat * p_.value_dim, p_.value_dim, m_.d_out);
+    if (in_.d_weights.present()) load(in_.d_weights, at * p_.k_rows, p_.k_rows, m_.d_weights);
+
+    const int64_t first_key = b * p_.k_rows * p_.num_kv_heads;
+    formula_.backward(s, h, i,
+                      {.out = m_.out,
+                       .d_out = m_.d_out,
+                       .lse = lse,
+                       .d_lse = in_.d_lse.present() ? get(in_.d_lse, at) : 0,
+                       .d_weights = in_.d_weights.present() ? m_.d_weights : nullptr},
+                      m_.row,
+                      {.d_query = m_.d_query,
+                       .d_key = m_.d_key + first_key * p_.head_dim,
+                       .d_value = m_.d_value + first_key * p_.value_dim,
+                       .d_bias = p_.bias.present() ? m_.d_bias : nullptr,
+                       .d_sinks = m_.d_sinks + h * p_.num_sinks});
+    if (!to_.query.present()) return;
+    for (int64_t d = 0; d < p_.head_dim; ++d) set(to_.query, flat * p_.head_dim + d, m_.d_query[d]);
+  }
+
+  /// An absent cotangent is zero.
+  static void load(const Tensor& from, int64_t begin, int64_t count, double* to) {
+    for (int64_t n = 0; n < count; ++n) to[n] = from.present() ? get(from, begin + n) : 0;
+  }
+
+  /// Rows of no sequence see no key, so their lse is the sinks' own and its cotangent reaches the sinks (rules 9, 10).
+  void add_unowned_rows() {
+    if (p_.num_sinks == 0 || !in_.d_lse.present()) return;
+    const int64_t batches = p_.packed ? 1 : p_.num_sequences;
+    for (int64_t b = 0; b < batches; ++b)
+      for (int64_t r = 0; r < p_.q_rows; ++r)
+        for (int64_t h = 0; h < p_.num_q_heads && !is_owned(b, r); ++h) {
+          const double lse = get(in_.lse, row_index(b, h, r));
+          if (lse == kNoKey) continue;
+          for (int64_t a = 0; a < p_.num_sinks; ++a)
+            m_.d_sinks[h * p_.num_sinks + a] += std::exp(p_.sink_at(h, a) - lse) * get(in_.d_lse, row_index(b, h, r));
+        }
+  }
+
+  bool is_owned(int64_t b, int64_t row) const {
+    const int64_t first = p_.packed ? 0 : b, past = p_.packed ? p_.num_sequences : b + 1;
+    for (int64_t n = first; n < past; ++n) {
+      const Sequence s = p_.sequence(n, nullptr);
+      if (row >= s.q_begin && row < s.q_begin + s.q_len) return true;
+    }
+    return false;
+  }
+
+  static void store(const Tensor& t, const double* from) {
+    for (int64_t n = 0; n < t.num_elements(); ++n) set(t, n, from[n]);
+  }
+
+  void store_sinks() const {
+    if (to_.softmax_aux.rank() == 2) return store(to_.softmax_aux, m_.d_sinks);
+    for (int64_t a = 0; a < to_.softmax_aux.num_elements(); ++a) {  // rank 1: shared by all heads
+      double sum = 0;
+      for (int64_t h = 0; h < p_.num_q_heads; ++h) sum += m_.d_sinks[h * p_.num_sinks + a];
+      set(to_.softmax_aux, a, sum);
+    }
+  }
+
+  const Problem& p_;
+  const BackwardInputs& in_;
+  const FlashAttentionBackward::Outputs& to_;
+  uint32_t* status_;
+  Memory m_;
+  Formula<T, DoubleArithmetic> formula_;
+};
+
+}  // namespace
+
+size_t backward_reference_workspace(const Problem& p) { return Layout(p).bytes; }
+
+void run_backward_reference(const Problem& p, const BackwardInputs& in, const FlashAttentionBackward::Outputs& to,
+                            const RunContext& context) {
+  dispatch_number(p.query.dtype, [&]<class T>() { Backward<T>(p, in, to, context).run(); });
+}
+
+}  // namespace attention
+
+namespace {
 
 struct BackwardReference {
   static constexpr std::string_view kName = "reference";
   static constexpr Platform kPlatform = Platform::reference;
 
   static size_t workspace_bytes(const Call<FlashAttentionBackward>& call, const NoConfig&, const DeviceProperties&) {
-    return Sums(attention::make_problem(call.inputs, call.params)).bytes();
+    return attention::backward_reference_workspace(attention::make_problem(call.inputs, call.params));
   }
-
   static void run(const Call<FlashAttentionBackward>& call, const RunContext& context) {
-    const Problem p = attention::make_problem(call.inputs, call.params);
-    attention::dispatch_number(p.query.dtype, [&]<class T>() { differentiate<T>(p, call, context); });
-  }
-
-  template <class T>
-  static void differentiate(const Problem& p, const Call<FlashAttentionBackward>& call, const RunContext& context) {
     const auto& in = call.inputs;
-    const auto& to = call.outputs;
-    const Sums sums(p);
-    Row<double> row = Row<double>::carve(p, context.workspace.data());
-    double* out = reinterpret_cast<double*>(context.workspace.data() + sums.row_bytes);
-    double* d_out = out + p.value_dim;
-    double* d_query = d_out + p.value_dim;
-    double* d_key = d_query + p.head_dim;
-    double* d_value = d_key + sums.key;
-    double* d_bias = d_value + sums.value;
-    double* d_sinks = d_bias + sums.bias;
-    std::fill_n(d_key, sums.doubles(), 0.0);
-    if (to.query.present())
-      for (int64_t n = 0; n < to.query.num_elements(); ++n) set(to.query, n, 0);
-
-    const Formula<T, attention::DoubleArithmetic> formula(p, {});
-    const int64_t per_batch = p.k_rows * p.num_kv_heads;
-    auto one_row = [&](const Sequence& s, int64_t h, int64_t r, int64_t i) {
-      const int64_t b = p.batch_of(s);
-      const int64_t flat = (b * p.q_rows + r) * p.num_q_heads + h, lse_at = (b * p.num_q_heads + h) * p.q_rows + r;
-      for (int64_t d = 0; d < p.value_dim; ++d) {
-        out[d] = get(in.out, flat * p.value_dim + d);
-        d_out[d] = get(in.d_out, flat * p.value_dim + d);
-      }
-      formula.backward(s, h, i,
-                       {.out = out,
-                        .d_out = d_out,
-                        .lse = get(in.lse, lse_at),
-                        .d_lse = in.d_lse.present() ? get(in.d_lse, lse_at) : 0},
-                       row,
-                       {.d_query = d_query,
-                        .d_key = d_key + b * per_batch * p.head_dim,
-                        .d_value = d_value + b * per_batch * p.value_dim,
-                        .d_bias = p.bias.present() ? d_bias : nullptr,
-                        .d_sinks = d_sinks + h * p.num_sinks});
-      if (to.query.present())
-        for (int64_t d = 0; d < p.head_dim; ++d) set(to.query, flat * p.head_dim + d, d_query[d]);
-    };
-    for_each_row(p, context.status, one_row);
-    add_unowned_rows(p, in, context, d_sinks);
-    store(p, to, d_key, d_value, d_bias, d_sinks);
-  }
-
-  template <class F>
-  static void for_each_row(const Problem& p, uint32_t* status, F&& f) {
-    for (int64_t n = 0; n < p.num_sequences; ++n) {
-      const Sequence s = p.sequence(n, status);
-      for (int64_t h = 0; h < p.num_q_heads; ++h)
-        for (int64_t i = 0; i < s.q_len; ++i) f(s, h, s.q_begin + i, i);
-    }
-  }
-
-  /// Rows of no sequence see no key, so their lse is the sinks' own and its cotangent reaches the sinks (rules 9, 10).
-  static void add_unowned_rows(const Problem& p, const FlashAttentionBackward::Inputs& in, const RunContext&,
-                               double* d_sinks) {
-    if (p.num_sinks == 0 || !in.d_lse.present()) return;
-    const int64_t batches = p.packed ? 1 : p.num_sequences;
-    for (int64_t b = 0; b < batches; ++b)
-      for (int64_t r = 0; r < p.q_rows; ++r) {
-        if (is_owned(p, b, r)) continue;
-        for (int64_t h = 0; h < p.num_q_heads; ++h) {
-          const int64_t lse_at = (b * p.num_q_heads + h) * p.q_rows + r;
-          const double lse = get(in.lse, lse_at);
-          if (lse == -std::numeric_limits<double>::infinity()) continue;
-          for (int64_t a = 0; a < p.num_sinks; ++a)
-            d_sinks[h * p.num_sinks + a] += std::exp(p.sink_at(h, a) - lse) * get(in.d_lse, lse_at);
-        }
-      }
-  }
-
-  static bool is_owned(const Problem& p, int64_t b, int64_t row) {
-    const int64_t first = p.packed ? 0 : b, past = p.packed ? p.num_sequences : b + 1;
-    for (int64_t n = first; n < past; ++n) {
-      const Sequence s = p.sequence(n, nullptr);
-      if (row >= s.q_begin && row < s.q_begin + s.q_len) return true;
-    }
-    return false;
-  }
-
-  static void store(const Problem& p, const FlashAttentionBackward::Outputs& to, const double* d_key,
-                    const double* d_value, const double* d_bias, const double* d_sinks) {
-    auto copy = [](const Tensor& t, const double* from) {
-      if (!t.present()) return;
-      for (int64_t n = 0; n < t.num_elements(); ++n) set(t, n, from[n]);
-    };
-    copy(to.key, d_key);
-    copy(to.value, d_value);
-    copy(to.bias, d_bias);
-    if (!to.softmax_aux.present()) return;
-    if (to.softmax_aux.rank() == 2) return copy(to.softmax_aux, d_sinks);
-    for (int64_t a = 0; a < p.num_sinks; ++a) {
-      double sum = 0;
-      for (int64_t h = 0; h < p.num_q_heads; ++h) sum += d_sinks[h * p.num_sinks + a];
-      set(to.softmax_aux, a, sum);
-    }
+    attention::run_backward_reference(attention::make_problem(in, call.params),
+                                      {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
+                                      call.outputs, context);
   }
 };
 

@@ -1,62 +1,73 @@
 // The formula in double, one query row after the other: every option, any dtype, any head size. The oracle of every
 // other kernel, and the fallback that never refuses. Needs memory for one row of logits.
 #include "ejkernel/ops/flash_attention/attention_formula.h"
+#include "ejkernel/ops/flash_attention/attention_reference_internal.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
 namespace ejk {
+namespace attention {
 namespace {
 
-using attention::Formula;
-using attention::Problem;
-using attention::Row;
-using attention::Sequence;
+int64_t lse_index(const Problem& p, int64_t b, int64_t h, int64_t row) {
+  return (b * p.num_q_heads + h) * p.q_rows + row;
+}
+
+/// Rows that no sequence owns count as rows that see no key (rule 10).
+void fill_empty_rows(const Problem& p, const ForwardResults& to) {
+  for (const Tensor* t : {&to.out, &to.weights})
+    for (int64_t n = 0; n < t->num_elements(); ++n) set(*t, n, 0);
+  if (!to.lse.present()) return;
+  const int64_t batches = p.packed ? 1 : p.num_sequences;
+  for (int64_t b = 0; b < batches; ++b)
+    for (int64_t h = 0; h < p.num_q_heads; ++h)
+      for (int64_t r = 0; r < p.q_rows; ++r) set(to.lse, lse_index(p, b, h, r), p.sinks_lse(h));
+}
+
+template <class T>
+void attend(const Problem& p, const ForwardResults& to, const RunContext& context) {
+  const Formula<T, DoubleArithmetic> formula(p, {});
+  Row<double> row = Row<double>::carve(p, context.workspace.data());
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, context.status);
+    const int64_t b = p.batch_of(s);
+    for (int64_t h = 0; h < p.num_q_heads; ++h)
+      for (int64_t i = 0; i < s.q_len; ++i) {
+        const auto softmax = formula.forward(s, h, i, row);
+        const int64_t r = s.q_begin + i;
+        if (to.lse.present()) set(to.lse, lse_index(p, b, h, r), softmax.lse);
+        if (to.out.present())
+          for (int64_t d = 0; d < p.value_dim; ++d)
+            set(to.out, ((b * p.q_rows + r) * p.num_q_heads + h) * p.value_dim + d, row.acc[d]);
+        if (to.weights.present())
+          for (int64_t k = 0; k < row.count; ++k)
+            set(to.weights, lse_index(p, b, h, r) * p.k_rows + row.keys[k], row.logits[k]);
+      }
+  }
+}
+
+}  // namespace
+
+size_t reference_workspace(const Problem& p) { return Row<double>::bytes(p); }
+
+void run_reference(const Problem& p, const ForwardResults& to, const RunContext& context) {
+  fill_empty_rows(p, to);
+  dispatch_number(p.query.dtype, [&]<class T>() { attend<T>(p, to, context); });
+}
+
+}  // namespace attention
+
+namespace {
 
 struct Reference {
   static constexpr std::string_view kName = "reference";
   static constexpr Platform kPlatform = Platform::reference;
 
   static size_t workspace_bytes(const Call<FlashAttention>& call, const NoConfig&, const DeviceProperties&) {
-    return Row<double>::bytes(attention::make_problem(call.inputs, call.params));
+    return attention::reference_workspace(attention::make_problem(call.inputs, call.params));
   }
-
   static void run(const Call<FlashAttention>& call, const RunContext& context) {
-    const Problem p = attention::make_problem(call.inputs, call.params);
-    fill_empty_rows(p, call.outputs);
-    attention::dispatch_number(p.query.dtype, [&]<class T>() { attend<T>(p, call.outputs, context); });
-  }
-
-  /// Rows that no sequence owns count as rows that see no key (rule 10).
-  static void fill_empty_rows(const Problem& p, const FlashAttention::Outputs& to) {
-    if (to.out.present())
-      for (int64_t n = 0; n < to.out.num_elements(); ++n) set(to.out, n, 0);
-    if (!to.lse.present()) return;
-    const int64_t batches = p.packed ? 1 : p.num_sequences;
-    for (int64_t b = 0; b < batches; ++b)
-      for (int64_t h = 0; h < p.num_q_heads; ++h)
-        for (int64_t r = 0; r < p.q_rows; ++r) set_lse(p, to.lse, b, h, r, p.sinks_lse(h));
-  }
-
-  static void set_lse(const Problem& p, const Tensor& lse, int64_t b, int64_t h, int64_t row, double value) {
-    set(lse, (b * p.num_q_heads + h) * p.q_rows + row, value);
-  }
-
-  template <class T>
-  static void attend(const Problem& p, const FlashAttention::Outputs& to, const RunContext& context) {
-    const Formula<T, attention::DoubleArithmetic> formula(p, {});
-    Row<double> row = Row<double>::carve(p, context.workspace.data());
-    for (int64_t n = 0; n < p.num_sequences; ++n) {
-      const Sequence s = p.sequence(n, context.status);
-      const int64_t b = p.batch_of(s);
-      for (int64_t h = 0; h < p.num_q_heads; ++h)
-        for (int64_t i = 0; i < s.q_len; ++i) {
-          const auto softmax = formula.forward(s, h, i, row);
-          const int64_t r = s.q_begin + i;
-          if (to.lse.present()) set_lse(p, to.lse, b, h, r, softmax.lse);
-          if (!to.out.present()) continue;
-          for (int64_t d = 0; d < p.value_dim; ++d)
-            set(to.out, ((b * p.q_rows + r) * p.num_q_heads + h) * p.value_dim + d, row.acc[d]);
-        }
-    }
+    attention::run_reference(attention::make_problem(call.inputs, call.params),
+                             {.out = call.outputs.out, .lse = call.outputs.lse}, context);
   }
 };
 

@@ -1,0 +1,40 @@
+#include "ejkernel/ops/attention/attention.h"
+
+#include "ejkernel/ops/attention/attention_internal.h"
+
+namespace ejk {
+
+void Attention::check(const Inputs& in, const Params& params, Dims& dims) {
+  attention::check(kName, attention::flash_inputs(in), attention::flash_params(params), dims);
+}
+
+Work Attention::work(const Call<Attention>& call) {
+  Work work = attention::forward_work(attention::flash_inputs(call.inputs), attention::flash_params(call.params));
+  work.bytes += bytes_of(to_array(call.outputs));
+  return work;
+}
+
+std::span<const KernelInfo* const> Attention::kernels() {
+  using namespace attention_kernels;
+  static const KernelInfo* const list[] = {&reference()};
+  return list;
+}
+
+void AttentionBackward::check(const Inputs& in, const Params& params, Dims& dims) {
+  attention::check(kName, attention::flash_inputs(in), attention::flash_params(params), dims);
+}
+
+Work AttentionBackward::work(const Call<AttentionBackward>& call) {
+  const auto& in = call.inputs;
+  Work work = attention::backward_work(attention::flash_inputs(in), attention::flash_params(call.params));
+  work.bytes += bytes_of(std::array{in.d_out, in.d_weights}) + bytes_of(to_array(call.outputs));
+  return work;
+}
+
+std::span<const KernelInfo* const> AttentionBackward::kernels() {
+  using namespace attention_kernels;
+  static const KernelInfo* const list[] = {&backward_reference()};
+  return list;
+}
+
+}  // namespace ejk

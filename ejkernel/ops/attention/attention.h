@@ -1,0 +1,156 @@
+// attention and its gradient: softmax attention that returns its weights. The readable one; memory O(q_len * kv_len).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "ejkernel/core/operation.h"
+#include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/runtime/api.h"
+
+namespace ejk {
+
+struct AttentionBackward;
+
+/// weights = dropout(softmax(softmax_scale * query @ key^T + bias, masked)), out = weights @ value. Semantics are those
+/// of flash_attention; use that one when the weights are not needed.
+struct Attention {
+  static constexpr std::string_view kName = "attention";
+  static constexpr int kRevision = 1;
+  static constexpr std::string_view kSummary =
+      "Softmax attention that returns the weights as well: grouped heads, masks, windows, sinks, soft cap, dropout.";
+  static constexpr std::string_view kSource =
+      "Vaswani et al., Attention Is All You Need (arXiv:1706.03762), section 3.2";
+  static constexpr std::string_view kGradient = "attention_backward";
+  using Gradient = AttentionBackward;
+
+  struct Inputs {
+    Tensor query = {}, key = {}, value = {};
+    Tensor bias = {}, attention_mask = {}, q_segment_ids = {}, kv_segment_ids = {};
+    Tensor softmax_aux = {}, dropout_seed = {}, seqused_k = {};
+  };
+
+  struct Params {
+    std::optional<double> softmax_scale = {};
+    bool causal = false;
+    CausalAlign causal_align = CausalAlign::bottom_right;
+    Window sliding_window = {};
+    int64_t attention_sink_size = 0;
+    std::optional<double> logits_soft_cap = {};
+    double dropout_prob = 0;
+    bool deterministic = false;
+    std::optional<DType> out_dtype = {};
+  };
+
+  template <class T>
+  struct Out {
+    T out = {}, weights = {};
+  };
+  using Outputs = Out<Tensor>;
+  using Results = Out<Array>;
+
+  static constexpr auto inputs() {
+    return std::array{
+        TensorField{"query", "float[batch, q_len, num_q_heads, head_dim]", "queries"},
+        TensorField{"key", "@query[batch, kv_len, num_kv_heads, head_dim]",
+                    "keys; query head h reads kv head h div (num_q_heads / num_kv_heads)"},
+        TensorField{"value", "@query[batch, kv_len, num_kv_heads, value_dim]",
+                    "values; value_dim may differ from head_dim"},
+        TensorField{"bias", "float?[batch/1, num_q_heads/1, q_len/1, kv_len]",
+                    "added to the scaled logits; -inf excludes a key"},
+        TensorField{"attention_mask", "bool?[batch/1, num_q_heads/1, q_len/1, kv_len]", "true: the key is visible"},
+        TensorField{"q_segment_ids", "int32?[batch, q_len]", "equal ids attend; a negative id is padding"},
+        TensorField{"kv_segment_ids", "int32?[batch, kv_len]", "q_segment_ids when the lengths are equal"},
+        TensorField{"softmax_aux", "float?[num_q_heads, num_sinks] | float?[num_sinks]",
+                    "sinks: extra logits in the denominator, neither scaled nor capped; rank 1 is shared by all heads"},
+        TensorField{"dropout_seed", "uint32?[2]", "(seed, offset) of the dropout mask; (0, 0) when absent"},
+        TensorField{"seqused_k", "int32?[batch]", "keys in use, the first ones of each batch entry"}};
+  }
+
+  static constexpr auto params() {
+    return std::array{
+        param<&Params::softmax_scale>("softmax_scale", Key::none, "factor of query @ key^T; absent: 1/sqrt(head_dim)",
+                                      finite()),
+        param<&Params::causal>("causal", Key::value, "hide keys after the query's own position"),
+        param<&Params::causal_align>("causal_align", Key::value, "where the diagonal lies when the lengths differ"),
+        param<&Params::sliding_window>("sliding_window", Key::bucket,
+                                       "(left, right) tokens around the query's position, inclusive; -1 unbounded; one "
+                                       "integer w is (w, 0) when causal, else (w, w)"),
+        param<&Params::attention_sink_size>("attention_sink_size", Key::present,
+                                            "keys before this position are exempt from the window", at_least(0)),
+        param<&Params::logits_soft_cap>("logits_soft_cap", Key::present, "c: logits become c * tanh(logits / c)",
+                                        positive()),
+        param<&Params::dropout_prob>("dropout_prob", Key::present, "probability of dropping a normalised probability",
+                                     half_open(0, 1)),
+        param<&Params::deterministic>("deterministic", Key::value, "bit-equal results run to run"),
+        param<&Params::out_dtype>("out_dtype", Key::value, "dtype of out; absent: the query's")};
+  }
+
+  static constexpr auto outputs() {
+    return std::array{TensorField{"out", "result@query[batch, q_len, num_q_heads, value_dim]",
+                                  "attention; 0 for a query that sees no key"},
+                      TensorField{"weights", "@query[batch, num_q_heads, q_len, kv_len]",
+                                  "what multiplies the values, after dropout; 0 for keys that are not visible. Without "
+                                  "dropout a row sums to 1 minus the sinks' share"}};
+  }
+
+  static void check(const Inputs& in, const Params& params, Dims& dims);
+  static Work work(const Call<Attention>& call);
+  static std::span<const KernelInfo* const> kernels();
+};
+
+/// Gradients of attention from the cotangents of out and of the weights; both are computed anew from the inputs.
+struct AttentionBackward {
+  static constexpr std::string_view kName = "attention_backward";
+  static constexpr int kRevision = 1;
+  static constexpr std::string_view kSummary = "Gradient of attention for query, key, value, bias and sinks.";
+  static constexpr std::string_view kSource = Attention::kSource;
+
+  struct Inputs : Attention::Inputs {
+    Tensor d_out = {}, d_weights = {};
+  };
+  using Params = Attention::Params;
+
+  template <class T>
+  struct Out {
+    T query = {}, key = {}, value = {}, bias = {}, softmax_aux = {};
+  };
+  using Outputs = Out<Tensor>;
+  using Results = Out<Array>;
+
+  static constexpr auto inputs() {
+    return concatenate(
+        Attention::inputs(),
+        std::array{TensorField{"d_out", "result@query?[batch, q_len, num_q_heads, value_dim]",
+                               "cotangent of out; absent: zero"},
+                   TensorField{"d_weights", "@query?[batch, num_q_heads, q_len, kv_len]",
+                               "cotangent of the weights; absent: zero. Not read where a key is not visible"}});
+  }
+  static constexpr auto params() { return Attention::params(); }
+  static constexpr auto outputs() {
+    return std::array{TensorField{"query", "@query[batch, q_len, num_q_heads, head_dim]", "gradient of query"},
+                      TensorField{"key", "@key[batch, kv_len, num_kv_heads, head_dim]",
+                                  "gradient of key, summed over its query heads"},
+                      TensorField{"value", "@value[batch, kv_len, num_kv_heads, value_dim]",
+                                  "gradient of value, summed over its query heads"},
+                      TensorField{"bias", "@bias?[batch/1, num_q_heads/1, q_len/1, kv_len]",
+                                  "gradient of bias, summed over its broadcast axes"},
+                      TensorField{"softmax_aux", "@softmax_aux?[num_q_heads, num_sinks] | @softmax_aux?[num_sinks]",
+                                  "gradient of the sinks"}};
+  }
+
+  static void check(const Inputs& in, const Params& params, Dims& dims);
+  static Work work(const Call<AttentionBackward>& call);
+  static std::span<const KernelInfo* const> kernels();
+};
+
+/// The kernels of this folder, for the lists in attention.cpp.
+namespace attention_kernels {
+const KernelInfo& reference();
+const KernelInfo& backward_reference();
+}  // namespace attention_kernels
+
+}  // namespace ejk
