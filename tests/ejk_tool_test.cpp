@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -37,7 +38,7 @@ TEST(EjkTool, tells_its_version) {
 
 TEST(EjkTool, every_verb_has_help_with_examples_and_exit_codes) {
   const std::string help = ejk({"--help"}).out;
-  const std::vector<std::string> verbs = {"explain", "list"};
+  const std::vector<std::string> verbs = {"docs", "explain", "list"};
   for (const std::string& verb : verbs) {
     EXPECT_THAT(help, HasSubstr("\n  " + verb)) << "ejk --help leaves it out";
     const ProcessResult result = ejk({verb, "--help"});
@@ -152,6 +153,41 @@ TEST(EjkTool, a_call_that_nothing_serves_is_explained_and_fails) {
   EXPECT_THAT(result.out, HasSubstr("declines: the call asks for platform cuda"));
 }
 
+TEST(EjkTool, without_heuristics_there_is_no_config) {
+  const ProcessResult result = ejk({"explain", "flash_attention", "--policy", "cached"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("not allowed by policy"));
+}
+
+TEST(EjkTool, docs_writes_pages_and_knows_when_they_are_stale) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(::testing::TempDir()) / "ejk_tool_test_docs";
+  fs::remove_all(folder);
+  EXPECT_EQ(ejk({"docs", "--check", folder}).exit_code, 1);
+  EXPECT_EQ(ejk({"docs", folder}).exit_code, 0);
+  const ProcessResult fresh = ejk({"docs", "--check", folder});
+  EXPECT_EQ(fresh.exit_code, 0);
+  EXPECT_THAT(fresh.out, IsEmpty());
+  for (const std::string& name : KernelRegistry::instance().names())
+    EXPECT_TRUE(fs::exists(folder / "operations" / (name + ".md"))) << name;
+
+  const fs::path page = folder / "operations" / "flash_attention.md";
+  std::ofstream(page, std::ios::app) << "an edit by hand\n";
+  fs::copy_file(folder / "operations" / "mean_pooling.md", folder / "operations" / "gone.md");
+  std::ofstream(folder / "operations" / "own.md") << "written by a person\n";
+  const ProcessResult stale = ejk({"docs", "--check", folder});
+  EXPECT_EQ(stale.exit_code, 1);
+  EXPECT_THAT(stale.out, HasSubstr(page.string() + ": stale\n"));
+  EXPECT_THAT(stale.out, HasSubstr("gone.md: no operation of this name\n"));
+  EXPECT_THAT(stale.out, HasSubstr("2 pages"));
+
+  EXPECT_EQ(ejk({"docs", folder}).exit_code, 0);
+  EXPECT_EQ(ejk({"docs", "--check", folder}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(folder / "operations" / "gone.md"));
+  EXPECT_TRUE(fs::exists(folder / "operations" / "own.md"));
+  fs::remove_all(folder);
+}
+
 TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--q_len", "x"}, "ejk: --q_len must be an extent of at least 0, got 'x'; write it in digits\n"},
@@ -168,7 +204,7 @@ TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
        "parameters\n"},
       {{"--config", "block_q"},
        "ejk: --config must be FIELD=VALUE with an integer value, got 'block_q'; for example block_q=64\n"},
-      {{"--policy", "hope"}, "ejk: --policy must be autotune or heuristics, got 'hope'; see --help\n"},
+      {{"--policy", "hope"}, "ejk: --policy must be autotune, heuristics or cached, got 'hope'; see --help\n"},
       {{"--form", "round"}, "ejk: flash_attention: --form must be one of batched, packed, got 'round'; see --help\n"},
       {{"--input", "quary"},
        "ejk: flash_attention: --input must name one of its inputs, got 'quary'; it has query, key, value, bias, "

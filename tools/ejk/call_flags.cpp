@@ -322,20 +322,17 @@ void declare_choice(Options& options, CallFlags& flags) {
   options.value("platform", flags.platform, "NAME", "a platform: works or fails, never falls back")
       .value("kernel", flags.kernel, "NAME", "a kernel by name")
       .values("config", flags.config, "FIELD=VALUE", "a value of the kernel's config (repeat for more)")
-      .value("policy", flags.policy, "autotune|heuristics", "which tiers may answer");
+      .value("policy", flags.policy, "autotune|heuristics|cached",
+             "which tiers may answer; cached: only what is known already");
 }
 
 void declare_operations(Options& verb, CallFlags& flags) {
   const KernelRegistry& registry = KernelRegistry::instance();
-  std::map<std::string, std::string> forward_of;
-  for (const std::string& name : registry.names()) {
-    const Operation& op = *registry.find(name)->declaration;
-    if (!op.gradient.empty()) forward_of[std::string(op.gradient)] = name;
-  }
   for (const std::string& name : registry.names()) {
     const Operation* op = registry.find(name)->declaration;
-    const bool backward = forward_of.contains(name);
-    if (backward) op = registry.find(forward_of[name])->declaration;
+    const std::string forward = forward_of(name);
+    const bool backward = !forward.empty();
+    if (backward) op = registry.find(forward)->declaration;
     Options options = verb.command(name, std::string(registry.find(name)->declaration->summary));
     options.on_given([&flags, op, backward] {
       flags.operation = std::string(op->name);
@@ -348,14 +345,22 @@ void declare_operations(Options& verb, CallFlags& flags) {
   }
 }
 
+std::string forward_of(std::string_view operation) {
+  const KernelRegistry& registry = KernelRegistry::instance();
+  for (const std::string& name : registry.names())
+    if (registry.find(name)->declaration->gradient == operation) return name;
+  return "";
+}
+
 PlanOptions plan_options(const CallFlags& flags) {
   PlanOptions options;
   options.kernel = flags.kernel;
   if (!flags.platform.empty()) options.platform = parse_name<Platform>("--platform", flags.platform, kNumPlatforms);
   if (!flags.policy.empty()) {
-    if (flags.policy != "autotune" && flags.policy != "heuristics")
-      throw_invalid("ejk", "--policy", "be autotune or heuristics", fmt::format("'{}'", flags.policy), "see --help");
-    options.policy = Policy{.autotune = flags.policy == "autotune"};
+    if (flags.policy != "autotune" && flags.policy != "heuristics" && flags.policy != "cached")
+      throw_invalid("ejk", "--policy", "be autotune, heuristics or cached", fmt::format("'{}'", flags.policy),
+                    "see --help");
+    options.policy = Policy{.autotune = flags.policy == "autotune", .heuristics = flags.policy != "cached"};
   }
   for (const std::string& text : flags.config) {
     const size_t equals = text.find('=');
@@ -387,6 +392,11 @@ void require_operation(std::string_view verb, const CallFlags& flags) {
   if (!flags.operation.empty()) return;
   throw_invalid("ejk", "the operation", "be named", "nothing",
                 fmt::format("for example ejk {} {}", verb, KernelRegistry::instance().names().front()));
+}
+
+ToolCall make_specs(const CallFlags& flags) {
+  ToolCall call = make_call(flags);
+  return flags.backward ? gradient_specs(call) : call;
 }
 
 ToolCall gradient_specs(const ToolCall& forward) {

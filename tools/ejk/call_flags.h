@@ -26,6 +26,9 @@ struct CallFlags {
   std::vector<std::string> config;  ///< "block_q=64"
 };
 
+/// The operation whose gradient this is, or "".
+std::string forward_of(std::string_view operation);
+
 /// Declares a command for each operation, with its flags. A gradient that has a forward operation takes the forward's
 /// flags: the call is made from one of the forward.
 void declare_operations(Options& verb, CallFlags& flags);
@@ -44,6 +47,8 @@ struct ToolCall {
 };
 /// The forward call, as specs. InvalidArgument names what is missing or wrong.
 ToolCall make_call(const CallFlags& flags);
+/// The call that is asked for, as specs: the forward's, or the gradient's made from it.
+ToolCall make_specs(const CallFlags& flags);
 /// InvalidArgument unless the command line names an operation.
 void require_operation(std::string_view verb, const CallFlags& flags);
 /// The gradient's call for specs of a forward call; only the first output has a cotangent.

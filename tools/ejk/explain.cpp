@@ -19,8 +19,7 @@ struct Flags {
 
 int explain_call(const Flags& flags) {
   const PlanOptions options = plan_options(flags.call);
-  ToolCall call = make_call(flags.call);
-  if (flags.call.backward) call = gradient_specs(call);
+  const ToolCall call = make_specs(flags.call);
   const Explanation explanation = explain(call.operation, call.inputs, call.params, options);
   if (flags.json)
     fmt::print("{}\n", to_json(explanation, 2));

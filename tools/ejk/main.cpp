@@ -4,6 +4,8 @@
 namespace {
 
 constexpr ejk::tool::Verb kVerbs[] = {
+    {"docs", "writes the generated pages of the documentation", "  ejk docs\n  ejk docs --check docs",
+     ejk::tool::declare_docs},
     {"explain", "which kernel and config a call gets, and why",
      "  ejk explain flash_attention --dtype bf16 --batch 2 --q_len 4096 --num_q_heads 32 --num_kv_heads 8 --causal\n"
      "  ejk explain flash_attention --num_seqs 8 --total_q 4096 --platform cpu --json",
