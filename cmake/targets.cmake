@@ -74,6 +74,23 @@ function(ejk_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
+# ejk_test_plugins(PROGRAM FOLDER): every .cpp in it is a plug-in of its own, build/<preset>/plugins/<name>.so.
+function(ejk_test_plugins program folder)
+  if(NOT TARGET ${program})
+    return()
+  endif()
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+  foreach(file ${files})
+    get_filename_component(name ${file} NAME_WE)
+    add_library(plugin_${name} MODULE ${file})
+    ejk_compile(plugin_${name})
+    target_link_libraries(plugin_${name} PRIVATE ejkernel)
+    set_target_properties(plugin_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} CXX_VISIBILITY_PRESET hidden
+                                                    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/plugins)
+    add_dependencies(${program} plugin_${name})
+  endforeach()
+endfunction()
+
 # ejk_discover_tests(PROGRAM): ctest asks the program for its tests when it starts (cmake/discover_tests.cmake).
 # On a cross build each test runs once per entry of EJK_EMULATED_CPUS ("name=cpu"), in the emulator.
 function(ejk_discover_tests program)

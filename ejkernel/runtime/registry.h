@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ejkernel/core/export.h"
@@ -21,6 +22,19 @@ struct RegisteredOperation {
   std::vector<std::shared_ptr<const KernelInfo>> kernels = {};
 };
 
+/// The declared fields as text, one line per field: "input query: number[batch, ...]". A kernel registered from outside
+/// brings those that it was compiled for, and `validate_signatures` names the first line that differs
+/// (InvalidArgument).
+EJK_API std::vector<std::string> signature_of(std::span<const TensorField> inputs, std::span<const ParamField> params,
+                                              std::span<const TensorField> outputs, const ParamsBlock& defaults);
+EJK_API std::vector<std::string> signature_of(const Operation& operation);
+template <class Op>
+std::vector<std::string> signature_of() {
+  return signature_of(operation_detail::kInputs<Op>, operation_detail::kParams<Op>, operation_detail::kOutputs<Op>,
+                      ParamsBlock::of(typename Op::Params{}));
+}
+EJK_API void validate_signatures(const Operation& operation, const KernelInfo& kernel);
+
 /// Built-in kernels keep the order of their list and stand 100 apart, the last (the reference) at 0. Added kernels take
 /// the priority they ask for: above a built-in to be tried before it, below 0 never. Thread-safe; lookups take no lock
 /// that a registration holds for long.
@@ -28,6 +42,7 @@ class EJK_API KernelRegistry {
  public:
   static constexpr int kStep = 100;
 
+  /// The process's registry; the first call loads the plug-ins of EJKERNEL_PLUGINS (plugins.h).
   static KernelRegistry& instance();
 
   /// Adds a kernel to an operation. InvalidArgument when the operation is unknown, the name is taken, a function is
@@ -35,7 +50,9 @@ class EJK_API KernelRegistry {
   void add(std::string_view operation, KernelInfo kernel, int priority);
   template <class Op, class K>
   void add(int priority) {
-    add(Op::kName, make_kernel<Op, K>(), priority);
+    KernelInfo kernel = make_kernel<Op, K>();
+    kernel.signature = signature_of<Op>();
+    add(Op::kName, std::move(kernel), priority);
   }
 
   /// Adds an operation with its kernels. The declaration must outlive the process's use of it.
@@ -52,15 +69,25 @@ class EJK_API KernelRegistry {
   /// Rises with every registration; caches of choices compare it.
   uint64_t generation() const;
 
+  /// What the calling thread registers during the object's lifetime is taken back at its end, unless kept.
+  class EJK_API Batch {
+   public:
+    explicit Batch(KernelRegistry& registry);
+    ~Batch();
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+    void keep() { kept_ = true; }
+
+   private:
+    KernelRegistry& registry_;
+    uint64_t outer_;
+    bool kept_ = false;
+  };
+
  private:
   KernelRegistry();
   struct State;
   std::unique_ptr<State> state_;
 };
-
-/// "float[…] query, …": the declared fields as text, one line per field. A kernel registered from outside states its
-/// own, and `validate_signatures` names the first line that differs (InvalidArgument).
-EJK_API std::vector<std::string> signature_of(const Operation& operation);
-EJK_API void validate_signatures(const Operation& operation, const KernelInfo& kernel);
 
 }  // namespace ejk
