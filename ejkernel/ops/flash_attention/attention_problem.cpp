@@ -9,11 +9,6 @@
 namespace ejk::attention {
 namespace {
 
-Strides strides_of(const Tensor& t) {
-  if (t.rank() == 3) return {.batch = 0, .row = t.strides[0], .head = t.strides[1]};
-  return {.batch = t.strides[0], .row = t.strides[1], .head = t.strides[2]};
-}
-
 /// Entry `index` of a cu_seqlens tensor, cut to max_seqlen.
 untrusted::Span cut_span(const Tensor& cu_seqlens, int64_t index, int64_t total, int64_t max_seqlen,
                          uint32_t* status_word) {
@@ -26,6 +21,11 @@ untrusted::Span cut_span(const Tensor& cu_seqlens, int64_t index, int64_t total,
 }
 
 }  // namespace
+
+Strides strides_of(const Tensor& t) {
+  if (t.rank() == 3) return {.batch = 0, .row = t.strides[0], .head = t.strides[1]};
+  return {.batch = t.strides[0], .row = t.strides[1], .head = t.strides[2]};
+}
 
 Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
   Problem p;

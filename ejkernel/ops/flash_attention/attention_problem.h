@@ -14,6 +14,7 @@ struct Strides {
   int64_t batch = 0, row = 0, head = 0;
   int64_t offset(int64_t b, int64_t r, int64_t h) const { return b * batch + r * row + h * head; }
 };
+Strides strides_of(const Tensor& t);
 
 /// One batch entry or packed sequence. Rows and keys of the tensors are `q_begin + i`, `k_begin + j`.
 struct Sequence {

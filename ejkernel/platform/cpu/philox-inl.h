@@ -1,6 +1,8 @@
 // Philox4x32-10 (core/philox.h) for one counter per lane.
 // Included once per instruction set, after simd-inl.h.
 
+#include "ejkernel/core/philox.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace ejk::cpu::HWY_NAMESPACE {
 

@@ -1,0 +1,92 @@
+#include <cstring>
+#include <limits>
+
+#include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
+#include "ejkernel/platform/cpu/layout.h"
+
+namespace ejk::attention {
+
+Support supports_cpu(const FlashAttention::Inputs& in) {
+  switch (in.query.dtype) {
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+      return Support::yes();
+    case DType::f64:
+      return Support::no("query dtype must be f32, f16 or bf16, got f64: this kernel accumulates in float32");
+    default:
+      return Support::no("query dtype must be f32, f16 or bf16, got " + std::string(name(in.query.dtype)));
+  }
+}
+
+CpuConfig cpu_heuristic(const Problem& p) {
+  CpuConfig config;
+  const int64_t rows = p.q_rows * p.group(), dims = std::max(p.head_dim, p.value_dim);
+  // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows. The tile of queries and that of
+  // results stay in the first-level cache with the smaller block.
+  if (dims > 256) config.block_q = 32;
+  while (config.block_q > 16 && rows <= config.block_q / 2) config.block_q /= 2;
+  if (dims > 128) config.block_k = 64;
+  return config;
+}
+
+std::vector<CpuConfig> cpu_candidates() {
+  std::vector<CpuConfig> all;
+  for (const int block_q : {16, 32, 64, 128})
+    for (const int block_k : {32, 64, 128, 256}) all.push_back({.block_q = block_q, .block_k = block_k});
+  return all;
+}
+
+void BlockMap::build(const Problem& p, Side side, int64_t rows, int64_t rows_per_block, int64_t* first,
+                     uint32_t* status) {
+  first_ = first, num_sequences_ = p.num_sequences, num_kv_heads_ = p.num_kv_heads, overlapping_ = false;
+  int64_t total = 0, owned = 0;
+  for (int64_t n = 0; n < num_sequences_; ++n) {
+    first[n] = total;
+    const Sequence s = p.sequence(n, status);
+    const int64_t begin = side == Side::kQueries ? s.q_begin : s.k_begin;
+    const int64_t length = side == Side::kQueries ? s.q_len : s.k_len;
+    total += cpu::ceil_div(length * rows, rows_per_block) * num_kv_heads_;
+    if (!p.packed || length == 0) continue;
+    overlapping_ = overlapping_ || begin < owned;
+    owned = begin + length;
+  }
+  if (num_sequences_ > 0) first[num_sequences_] = total;
+}
+
+BlockMap::Place BlockMap::find(int64_t block) const {
+  const int64_t* past = std::upper_bound(first_, first_ + num_sequences_, block);
+  const int64_t sequence = past - first_ - 1;
+  const int64_t num_blocks = (first_[sequence + 1] - first_[sequence]) / num_kv_heads_;
+  const int64_t local = block - first_[sequence];
+  return {.sequence = sequence, .kv_head = local / num_blocks, .block = local % num_blocks, .num_blocks = num_blocks};
+}
+
+int64_t BlockMap::most_blocks(const Problem& p, Side side, int64_t rows, int64_t rows_per_block) {
+  const int64_t all = side == Side::kQueries ? p.q_rows : p.k_rows;
+  const int64_t whole = cpu::ceil_div(all * rows, rows_per_block);
+  // Packed: each sequence adds at most one incomplete block.
+  return (p.packed ? whole + p.num_sequences : whole * p.num_sequences) * p.num_kv_heads;
+}
+
+BiasTiles::BiasTiles(const Shape& shape, const CpuConfig& config)
+    : batches(shape[0]),
+      heads(shape[1]),
+      row_blocks(cpu::ceil_div(shape[2], config.block_q)),
+      key_blocks(cpu::ceil_div(shape[3], config.block_k)) {}
+
+BiasTiles::Place BiasTiles::find(int64_t tile) const {
+  const int64_t key_block = tile % key_blocks, rest = tile / key_blocks;
+  const int64_t row_block = rest % row_blocks, matrix = rest / row_blocks;
+  return {.batch = matrix / heads, .head = matrix % heads, .row_block = row_block, .key_block = key_block};
+}
+
+void clear_rows(const Tensor& t, int64_t b, int64_t begin, int64_t end) {
+  const Strides strides = strides_of(t);
+  const int64_t heads = t.shape[-2], size = bits(t.dtype) / 8;
+  const auto bytes = static_cast<size_t>(t.shape[-1] * size);
+  for (int64_t row = begin; row < end; ++row)
+    for (int64_t h = 0; h < heads; ++h) std::memset(t.as<std::byte>() + strides.offset(b, row, h) * size, 0, bytes);
+}
+
+}  // namespace ejk::attention

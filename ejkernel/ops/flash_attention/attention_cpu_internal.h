@@ -1,0 +1,141 @@
+// The CPU kernels of softmax attention as functions of a resolved Problem, for every operation that comes down to one,
+// and how they split their work: the part that is the same for every instruction set.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "ejkernel/core/operation.h"
+#include "ejkernel/ops/flash_attention/attention_problem.h"
+
+namespace ejk::attention {
+
+/// How many query rows and keys are computed together. Changes speed, and results by rounding only.
+struct CpuConfig {
+  int block_q = 64;
+  int block_k = 128;
+
+  static constexpr auto fields() {
+    return std::array{config_field<&CpuConfig::block_q, 16, 32, 64, 128>("block_q", "query rows of a tile"),
+                      config_field<&CpuConfig::block_k, 32, 64, 128, 256>("block_k", "keys of a tile")};
+  }
+};
+inline constexpr int kMaxBlockQ = 128, kMaxBlockK = 256;
+
+Support supports_cpu(const FlashAttention::Inputs& in);
+CpuConfig cpu_heuristic(const Problem& p);
+std::vector<CpuConfig> cpu_candidates();
+
+/// Bytes that the functions below need: scratch for each of the threads that could run, and for the backward one float
+/// per query row. Tensors of the problem need no data.
+size_t forward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device);
+size_t backward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device);
+
+/// out and lse of flash_attention; an absent one is not computed.
+void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const CpuConfig& config,
+                 const RunContext& context);
+
+/// What the gradient needs besides the problem.
+struct Cotangents {
+  Tensor out, lse, d_out, d_lse;  ///< d_lse may be absent
+};
+/// The gradients wanted; an absent one is not computed.
+void backward_cpu(const Problem& p, const Cotangents& given, const FlashAttentionBackward::Outputs& wanted,
+                  const CpuConfig& config, const RunContext& context);
+
+/// A call of backward_cpu, as its tasks see it.
+struct BackwardCall {
+  const Problem& problem;
+  const Cotangents& given;
+  const FlashAttentionBackward::Outputs& wanted;
+  const CpuConfig& config;
+  float*
+      delta;  ///< [batch, q head, row]: sum of dO * O minus dlse, -dlse for a row that sees nothing; null: not needed
+
+  float& delta_of(int64_t b, int64_t h, int64_t row) const {
+    return delta[(b * problem.num_q_heads + h) * problem.q_rows + row];
+  }
+  float lse_of(int64_t b, int64_t h, int64_t row) const;
+  float d_lse_of(int64_t b, int64_t h, int64_t row) const;
+};
+
+/// Splits the gradient of a bias into tiles; an axis of extent 1 stands for everything the bias is broadcast to.
+struct BiasTiles {
+  int64_t batches, heads, row_blocks, key_blocks;
+  struct Place {
+    int64_t batch, head, row_block, key_block;
+  };
+  BiasTiles(const Shape& shape, const CpuConfig& config);
+  int64_t count() const { return batches * heads * row_blocks * key_blocks; }
+  Place find(int64_t tile) const;
+  /// What index `at` of an axis of extent `extent` stands for, out of `all`.
+  struct Range {
+    int64_t begin, end;
+  };
+  static Range stands_for(int64_t extent, int64_t all, int64_t at) {
+    return extent == 1 ? Range{0, all} : Range{at, at + 1};
+  }
+};
+
+/// Numbers the blocks of rows (of queries or of keys) of all sequences: blocks of one (sequence, kv head) follow each
+/// other. Rows of sequences that overlap, which only damaged offsets can ask for, are found here.
+class BlockMap {
+ public:
+  enum class Side { kQueries, kKeys };
+  struct Place {
+    int64_t sequence, kv_head, block;  ///< `block` counts from the sequence's first row
+    int64_t num_blocks;                ///< of this sequence and kv head
+  };
+
+  /// `first` has room for num_sequences + 1 numbers. A position has `rows` rows (the query heads of a group).
+  void build(const Problem& p, Side side, int64_t rows, int64_t rows_per_block, int64_t* first, uint32_t* status);
+  int64_t num_blocks() const { return num_sequences_ == 0 ? 0 : first_[num_sequences_]; }
+  Place find(int64_t block) const;
+  /// True when two sequences may claim the same rows. Then blocks must be done in order: the last one's result stays.
+  bool overlapping() const { return overlapping_; }
+
+  /// At least as many blocks as `build` can find, from shapes alone.
+  static int64_t most_blocks(const Problem& p, Side side, int64_t rows, int64_t rows_per_block);
+
+ private:
+  const int64_t* first_ = nullptr;  ///< number of the first block of each sequence, and the total
+  int64_t num_sequences_ = 0, num_kv_heads_ = 1;
+  bool overlapping_ = false;
+};
+
+/// Calls gap(batch, begin, end) for the query or key rows that no sequence owns. With overlapping sequences it may name
+/// owned ones as well.
+template <class Gap>
+void for_each_gap(const Problem& p, BlockMap::Side side, bool overlapping, Gap gap) {
+  const bool queries = side == BlockMap::Side::kQueries;
+  const int64_t rows = queries ? p.q_rows : p.k_rows;
+  if (p.packed && overlapping) return gap(0, 0, rows);
+  int64_t owned = 0;
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    const int64_t begin = queries ? s.q_begin : s.k_begin, length = queries ? s.q_len : s.k_len;
+    if (!p.packed && length < rows) gap(n, length, rows);
+    if (!p.packed || length == 0) continue;
+    if (begin > owned) gap(0, owned, begin);
+    owned = begin + length;
+  }
+  if (p.packed && owned < rows) gap(0, owned, rows);
+}
+
+/// Offset of (batch, head, row) in a [batch, heads, rows] or [heads, rows] tensor of row statistics.
+inline int64_t stat_offset(const Tensor& t, int64_t b, int64_t h, int64_t row) {
+  return t.rank() == 3 ? b * t.strides[0] + h * t.strides[1] + row : h * t.strides[0] + row;
+}
+
+inline float BackwardCall::lse_of(int64_t b, int64_t h, int64_t row) const {
+  return given.lse.as<const float>()[stat_offset(given.lse, b, h, row)];
+}
+inline float BackwardCall::d_lse_of(int64_t b, int64_t h, int64_t row) const {
+  return given.d_lse.present() ? given.d_lse.as<const float>()[stat_offset(given.d_lse, b, h, row)] : 0;
+}
+
+/// Writes zeros to rows [begin, end) of all heads.
+void clear_rows(const Tensor& t, int64_t b, int64_t begin, int64_t end);
+
+}  // namespace ejk::attention
