@@ -14,7 +14,7 @@
 namespace ejk {
 
 /// The operations that the library ships; their list stands in ops/operations.cpp.
-std::span<const Operation* const> builtin_operations();
+EJK_API std::span<const Operation* const> builtin_operations();
 
 /// An operation and its kernels, highest priority first. Immutable: `add` publishes a new one.
 struct RegisteredOperation {

@@ -10,6 +10,7 @@ Action declare_check(Options& options);
 Action declare_docs(Options& options);
 Action declare_doctor(Options& options);
 Action declare_explain(Options& options);
+Action declare_header(Options& options);
 Action declare_list(Options& options);
 Action declare_run(Options& options);
 
