@@ -34,7 +34,7 @@ Work MeanPooling::work(const Call<MeanPooling>& call) {
 
 std::span<const KernelInfo* const> MeanPooling::kernels() {
   using namespace mean_pooling_kernels;
-  static const KernelInfo* const list[] = {&reference()};
+  static const KernelInfo* const list[] = {&cpu(), &reference()};
   return list;
 }
 
@@ -62,7 +62,7 @@ Work MeanPoolingBackward::work(const Call<MeanPoolingBackward>& call) {
 
 std::span<const KernelInfo* const> MeanPoolingBackward::kernels() {
   using namespace mean_pooling_kernels;
-  static const KernelInfo* const list[] = {&backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
   return list;
 }
 
@@ -125,6 +125,12 @@ int64_t Problem::count(const Group& g) const {
   return std::max<int64_t>(count, 1);
 }
 
+void Problem::merge_heads(const Tensor& x, const Tensor& out) {
+  if (num_heads <= 1 || rows_of(x).head != dim || means_of(out).head != dim) return;
+  dim *= num_heads;
+  num_heads = 1;
+}
+
 Layout Problem::rows_of(const Tensor& x) const {
   return {
       .batch = packed() ? 0 : x.strides[0], .row = x.strides[packed() ? 0 : 1], .head = chunked() ? x.strides[-2] : 0};
@@ -133,6 +139,39 @@ Layout Problem::rows_of(const Tensor& x) const {
 Layout Problem::means_of(const Tensor& out) const {
   if (!packed() && !chunked()) return {.batch = out.strides[0]};
   return rows_of(out);
+}
+
+SequenceMap::SequenceMap(const Problem& p, int64_t* first_means, uint32_t* status)
+    : p_(p), first_means_(size(p) > 0 ? first_means : nullptr) {
+  int64_t first_mean = 0, past = 0;
+  for (int64_t n = 0; n < p.num_sequences && p.packed(); ++n) {
+    const Sequence s = p.sequence(n, first_mean, status);
+    overlapping_ = overlapping_ || s.begin < past || untrusted::index_at(p.cu_seqlens, n + 1) < s.begin;
+    past = s.begin + s.length;
+    if (first_means_ != nullptr) first_means[n] = first_mean;
+    first_mean = p.mean_after(s);
+  }
+  if (first_means_ != nullptr) first_means[p.num_sequences] = first_mean;
+}
+
+Group SequenceMap::group_of_mean(int64_t b, int64_t mean) const {
+  if (first_means_ == nullptr) return p_.group(sequence(p_.packed() ? mean : b), p_.chunked() ? mean : 0);
+  const int64_t* past = std::upper_bound(first_means_, first_means_ + p_.num_sequences + 1, mean);
+  const int64_t index = past - first_means_ - 1;
+  if (index == p_.num_sequences) return {.batch = 0, .begin = 0, .length = 0, .mean = mean};
+  return p_.group(sequence(index), mean - first_means_[index]);
+}
+
+int64_t SequenceMap::first_sequence_past(int64_t row) const {
+  int64_t low = 0, high = p_.num_sequences;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (untrusted::index_at(p_.cu_seqlens, middle + 1) > row)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
 }
 
 }  // namespace pooling

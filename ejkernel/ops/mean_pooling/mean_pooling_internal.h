@@ -54,9 +54,34 @@ struct Problem {
   /// Selected rows, at least 1: the divisor of the mean.
   int64_t count(const Group& g) const;
 
+  /// Takes all heads for one of as many columns, where both tensors hold them without gaps.
+  void merge_heads(const Tensor& x, const Tensor& out);
   /// Strides of x (or its gradient) and of out (or its cotangent).
   Layout rows_of(const Tensor& x) const;
   Layout means_of(const Tensor& out) const;
+};
+
+/// Where sequences and means lie, for kernels that begin anywhere: found once per call, in memory of the caller.
+class SequenceMap {
+ public:
+  /// Numbers that `first_means` must have room for.
+  static int64_t size(const Problem& p) { return p.packed() && p.chunked() ? p.num_sequences + 1 : 0; }
+  SequenceMap(const Problem& p, int64_t* first_means, uint32_t* status);
+
+  Sequence sequence(int64_t index) const { return p_.sequence(index, first_mean(index), nullptr); }
+  /// Row of out where the means of a sequence begin; at num_sequences, how many of its rows hold means.
+  int64_t first_mean(int64_t index) const { return first_means_ != nullptr ? first_means_[index] : 0; }
+  /// The group whose mean is a row of out; it has no rows past the last mean.
+  Group group_of_mean(int64_t b, int64_t mean) const;
+  /// True when cu_seqlens falls somewhere: then a row may belong to several sequences.
+  bool overlapping() const { return overlapping_; }
+  /// The first sequence that ends after this row, unless sequences overlap.
+  int64_t first_sequence_past(int64_t row) const;
+
+ private:
+  const Problem& p_;
+  const int64_t* first_means_;
+  bool overlapping_ = false;
 };
 
 Problem make_problem(const MeanPooling::Inputs& in, const MeanPooling::Params& params);
