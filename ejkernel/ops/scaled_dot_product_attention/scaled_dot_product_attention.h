@@ -141,7 +141,9 @@ inline ScaledDotProductAttention::Results scaled_dot_product_attention(
 
 /// The kernels of this folder, for the lists in scaled_dot_product_attention.cpp.
 namespace scaled_dot_product_attention_kernels {
+const KernelInfo& cpu();
 const KernelInfo& reference();
+const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
 }  // namespace scaled_dot_product_attention_kernels
 
