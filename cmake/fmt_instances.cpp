@@ -1,5 +1,5 @@
-// The compiled half of fmt, once for the whole build: Debian ships it only as a shared library, which libejkernel must not
-// depend on, and header-only use costs every file that formats two to six seconds.
+// The compiled half of fmt, once for the whole build: Debian ships it only as a shared library, which libejkernel must
+// not depend on, and header-only use costs every file that formats two to six seconds.
 #include <fmt/format-inl.h>
 
 #include <locale>
