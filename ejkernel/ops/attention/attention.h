@@ -149,7 +149,9 @@ struct AttentionBackward {
 
 /// The kernels of this folder, for the lists in attention.cpp.
 namespace attention_kernels {
+const KernelInfo& cpu();
 const KernelInfo& reference();
+const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
 }  // namespace attention_kernels
 

@@ -38,7 +38,9 @@ void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const C
 
 /// What the gradient needs besides the problem.
 struct Cotangents {
-  Tensor out, lse, d_out, d_lse;  ///< d_lse may be absent
+  Tensor out = {}, lse = {};
+  Tensor d_out = {}, d_lse = {};  ///< absent: zero
+  Tensor d_weights = {};          ///< [batch, num_q_heads, q_len, kv_len], of what multiplies the values; absent: zero
 };
 /// The gradients wanted; an absent one is not computed.
 void backward_cpu(const Problem& p, const Cotangents& given, const FlashAttentionBackward::Outputs& wanted,
@@ -50,8 +52,9 @@ struct BackwardCall {
   const Cotangents& given;
   const FlashAttentionBackward::Outputs& wanted;
   const CpuConfig& config;
-  float*
-      delta;  ///< [batch, q head, row]: sum of dO * O minus dlse, -dlse for a row that sees nothing; null: not needed
+  /// [batch, q head, row]: sums of dO * O and of weight * dweight, minus dlse; -dlse for a row that sees nothing. Null:
+  /// not needed.
+  float* delta;
 
   float& delta_of(int64_t b, int64_t h, int64_t row) const {
     return delta[(b * problem.num_q_heads + h) * problem.q_rows + row];

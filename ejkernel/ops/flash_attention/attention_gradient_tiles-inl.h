@@ -69,6 +69,34 @@ inline void set_row_block(const BackwardCall& call, const Sequence& s, int64_t k
   hide_rows_without_lse(call, t);
 }
 
+/// The tile's rows of dO; without a cotangent of out they are zeros.
+inline void load_d_out_rows(const BackwardCall& call, const RowTile& t, float* rows) {
+  const Tensor& d_out = call.given.d_out;
+  if (d_out.present()) return load_tile_rows(d_out, strides_of(d_out), t, rows);
+  std::fill_n(rows, padded(t.count) * padded(call.problem.value_dim), 0.0f);
+}
+
+/// tile[key][lane] = the weights' cotangents, zeros in lanes without a row.
+inline void load_d_weights(const Tensor& d_weights, const RowTile& t, const KeyBlock& block, float* tile,
+                           int64_t stride) {
+  const auto load = [&]<class T>(T) {
+    for (int64_t r = 0; r < t.width(); ++r) {
+      const T* row = nullptr;
+      if (r < t.count)
+        row = d_weights.as<const T>() + Problem::broadcast_offset(d_weights, t.batch, t.h[r], t.i[r], block.first);
+      for (int64_t j = 0; j < block.count; ++j) tile[j * stride + r] = row == nullptr ? 0 : as_float(row[j]);
+    }
+  };
+  switch (d_weights.dtype) {
+    case DType::f32:
+      return load(float());
+    case DType::f16:
+      return load(f16_t());
+    default:
+      return load(bf16_t());
+  }
+}
+
 class GradientTile {
  public:
   struct Wanted {
@@ -81,7 +109,7 @@ class GradientTile {
   void load_rows_of_tile() {
     load_tile_rows(p_.query, p_.q, t_, s_.query_rows);
     make_panel(t_, s_.query_rows, p_.head_dim, s_.queries, s_.stride);
-    load_tile_rows(call_.given.d_out, strides_of(call_.given.d_out), t_, s_.d_out_rows);
+    load_d_out_rows(call_, t_, s_.d_out_rows);
     if (wanted_.d_scores) make_panel(t_, s_.d_out_rows, p_.value_dim, s_.d_outs, s_.stride);
     for (float* lanes : {s_.lse, s_.delta, s_.row_sees}) std::fill_n(lanes, s_.stride, 0.0f);
     for (int64_t r = 0; r < t_.count; ++r) {
@@ -118,18 +146,21 @@ class GradientTile {
   }
 
  private:
-  /// d_scores[key][lane] = V dO^T
+  /// d_scores[key][lane] = V dO^T, plus what comes back through the weights
   void multiply_values(const KeyBlock& block, int64_t row) {
     const FloatRows values = load_rows(p_.value, p_.v, t_.batch, row, t_.kv_head, block.count, s_.values);
-    gemm<Left::kRows, false>({.m = block.count,
-                              .n = t_.width(),
-                              .k = p_.value_dim,
-                              .a = values.data,
-                              .a_stride = values.stride,
-                              .b = s_.d_outs,
-                              .b_stride = s_.stride,
-                              .c = s_.d_scores,
-                              .c_stride = s_.stride});
+    const Gemm product = {.m = block.count,
+                          .n = t_.width(),
+                          .k = p_.value_dim,
+                          .a = values.data,
+                          .a_stride = values.stride,
+                          .b = s_.d_outs,
+                          .b_stride = s_.stride,
+                          .c = s_.d_scores,
+                          .c_stride = s_.stride};
+    if (!call_.given.d_weights.present()) return gemm<Left::kRows, false>(product);
+    load_d_weights(call_.given.d_weights, t_, block, s_.d_scores, s_.stride);
+    gemm<Left::kRows, true>(product);
   }
 
   /// P = e^(logit - lse), dS = P * (dP * factor - delta) * (1 - (logit / cap)^2); both 0 where the logit is -inf.

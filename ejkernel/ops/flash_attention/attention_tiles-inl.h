@@ -168,11 +168,11 @@ inline void fill_element_terms(const Problem& p, const RowTile& t, const KeyBloc
   }
 }
 
-inline float bias_as_float(float x) { return x; }
-inline float bias_as_float(f16_t x) { return to_float(x); }
-inline float bias_as_float(bf16_t x) { return to_float(x); }
+inline float as_float(float x) { return x; }
+inline float as_float(f16_t x) { return to_float(x); }
+inline float as_float(bf16_t x) { return to_float(x); }
 /// Finite numbers stay finite: only -inf itself excludes a key.
-inline float bias_as_float(double x) {
+inline float as_float(double x) {
   constexpr double kMost = std::numeric_limits<float>::max();
   return static_cast<float>(std::isfinite(x) ? std::clamp(x, -kMost, kMost) : x);
 }
@@ -181,7 +181,7 @@ template <class T>
 inline void fill_bias_terms(const Problem& p, const RowTile& t, const KeyBlock& block, float* terms, int64_t stride) {
   const auto row_of = [&](int64_t r) {
     const T* row = p.bias.as<const T>() + p.bias_offset(t.batch, t.h[r], t.i[r], block.first);
-    return [row](int64_t j) { return bias_as_float(row[j]); };
+    return [row](int64_t j) { return as_float(row[j]); };
   };
   fill_element_terms(p, t, block, row_of, terms, stride);
 }

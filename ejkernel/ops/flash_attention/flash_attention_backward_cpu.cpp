@@ -44,13 +44,37 @@ size_t backward_scratch_bytes(const Problem& p, const CpuConfig& config) {
 
 void find_delta(const BackwardCall& call, const RowTile& t, const GradientScratch& s) {
   load_tile_rows(call.given.out, strides_of(call.given.out), t, s.rows);
-  load_tile_rows(call.given.d_out, strides_of(call.given.d_out), t, s.d_out_rows);
+  load_d_out_rows(call, t, s.d_out_rows);
   const int64_t stride = padded(call.problem.value_dim);
   for (int64_t r = 0; r < t.count; ++r) {
     const int64_t row = t.sequence.q_begin + t.i[r];
     call.delta_of(t.batch, t.h[r], row) =
         dot(s.rows + r * stride, s.d_out_rows + r * stride, stride) - call.d_lse_of(t.batch, t.h[r], row);
   }
+}
+
+/// delta += sum over keys of weight * dweight. Where no weight is, its cotangent may hold anything.
+void add_weights_to_delta(const BackwardCall& call, const RowTile& t, const GradientScratch& s) {
+  const FloatTag d;
+  GradientTile tile(call, t, s, {.probabilities = true, .d_scores = false});
+  tile.load_rows_of_tile();
+  std::fill_n(s.delta, s.stride, 0.0f);
+  t.for_each_key_block(call.config.block_k, [&](int64_t first, int64_t count) {
+    KeyBlock block;
+    block.first = first, block.count = count;
+    if (!tile.compute(block)) return;
+    load_d_weights(call.given.d_weights, t, block, s.d_scores, s.stride);
+    for (int64_t r = 0; r < t.width(); r += lanes()) {
+      FloatV sum = hn::Load(d, s.delta + r);
+      for (int64_t j = 0; j < block.count; ++j) {
+        const FloatV weight = hn::Load(d, s.scores + j * s.stride + r);
+        const FloatV term = hn::Mul(weight, hn::Load(d, s.d_scores + j * s.stride + r));
+        sum = hn::Add(sum, hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), term));
+      }
+      hn::Store(sum, d, s.delta + r);
+    }
+  });
+  for (int64_t r = 0; r < t.count; ++r) call.delta_of(t.batch, t.h[r], t.sequence.q_begin + t.i[r]) += s.delta[r];
 }
 
 /// dQ^T += K^T dS^T
@@ -89,6 +113,7 @@ void row_task(const BackwardCall& call, const BlockMap::Place& place, std::byte*
   // The last rows of a causal sequence see the most keys: they go first, so that threads finish together.
   set_row_block(call, p.sequence(place.sequence, nullptr), place.kv_head, place.num_blocks - 1 - place.block, t);
   find_delta(call, t, s);
+  if (call.given.d_weights.present()) add_weights_to_delta(call, t, s);
   if (!call.wanted.query.present() && !call.wanted.softmax_aux.present()) return;
 
   GradientTile tile(call, t, s, {.probabilities = false, .d_scores = true});

@@ -1,0 +1,195 @@
+// attention on the CPU, from flash_attention's kernels and tiles.
+//
+// Forward: out and lse as flash_attention computes them; then one task per tile of query rows computes the logits again
+// and writes the weights, e^(logit - lse) times the factor of dropout. Backward: out and lse anew, in float32 whatever
+// the dtype of the call, then flash_attention's gradient with the weights' cotangents joining dP.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ejkernel/ops/attention/attention.h"
+#include "ejkernel/ops/attention/attention_internal.h"
+#include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
+#include "ejkernel/platform/cpu/layout.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ejkernel/ops/attention/attention_cpu.cpp"
+#include <hwy/foreach_target.h>
+
+#include "ejkernel/platform/cpu/simd-inl.h"
+// After simd-inl.h, in this order:
+#include "ejkernel/platform/cpu/gemm-inl.h"
+#include "ejkernel/platform/cpu/philox-inl.h"
+// After those:
+#include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
+// And after that:
+#include "ejkernel/ops/flash_attention/attention_gradient_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::attention::HWY_NAMESPACE {
+namespace {
+
+size_t weights_scratch_bytes(const Problem& p, const CpuConfig& config) {
+  cpu::Carver carver;
+  GradientScratch::carve(p, config, carver);
+  carver.take<float>(padded(config.block_k) * padded(config.block_q));
+  return carver.used();
+}
+
+/// Offset of the weights of row r of a tile.
+int64_t weights_offset(const Tensor& weights, const RowTile& t, int64_t r) {
+  return Problem::broadcast_offset(weights, t.batch, t.h[r], t.i[r], 0);
+}
+
+void store_weights(const Tensor& weights, const RowTile& t, const KeyBlock& block, const GradientScratch& s,
+                   float* by_row) {
+  const int64_t stride = padded(block.count);
+  transpose(s.scores, s.stride, block.count, t.count, by_row, stride);
+  for (int64_t r = 0; r < t.count; ++r)
+    store_row(by_row + r * stride, 1, block.count, weights.data, weights.dtype,
+              weights_offset(weights, t, r) + block.first);
+}
+
+/// The weights of tile `block` of the rows of all query heads that share a kv head.
+void weights_tile(const BackwardCall& call, const BlockMap::Place& place, const Tensor& weights, std::byte* memory) {
+  const Problem& p = call.problem;
+  cpu::Carver carver(memory);
+  const GradientScratch s = GradientScratch::carve(p, call.config, carver);
+  float* by_row = carver.take<float>(padded(call.config.block_k) * padded(call.config.block_q));
+  RowTile t;
+  set_row_block(call, p.sequence(place.sequence, nullptr), place.kv_head, place.block, t);
+  const auto row_bytes = static_cast<size_t>(p.k_rows * bits(weights.dtype) / 8);
+  for (int64_t r = 0; r < t.count; ++r)  // zeros where no block of keys is computed
+    std::memset(weights.as<std::byte>() + weights_offset(weights, t, r) * bits(weights.dtype) / 8, 0, row_bytes);
+  GradientTile tile(call, t, s, {.probabilities = true, .d_scores = false});
+  tile.load_rows_of_tile();
+  t.for_each_key_block(call.config.block_k, [&](int64_t first, int64_t count) {
+    KeyBlock block;
+    block.first = first, block.count = count;
+    if (tile.compute(block)) store_weights(weights, t, block, s, by_row);
+  });
+}
+
+}  // namespace
+}  // namespace ejk::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ejk::attention {
+namespace {
+
+HWY_EXPORT(weights_scratch_bytes);
+HWY_EXPORT(weights_tile);
+
+/// The workspace: what flash_attention's kernel gave, in float32, and then room for whatever runs.
+struct Memory {
+  Tensor out, lse;
+  int64_t* first_block;
+  size_t used;
+
+  Memory(const Problem& p, bool keeps_out, std::byte* memory) {
+    cpu::Carver carver(memory);
+    const Shape out_shape = {p.num_sequences, p.q_rows, p.num_q_heads, p.value_dim};
+    const Shape lse_shape = {p.num_sequences, p.num_q_heads, p.q_rows};
+    if (keeps_out) out = Tensor(carver.take<float>(out_shape.num_elements()), DType::f32, out_shape);
+    lse = Tensor(carver.take<float>(lse_shape.num_elements()), DType::f32, lse_shape);
+    first_block = carver.take<int64_t>(p.num_sequences + 1);
+    used = carver.used();
+  }
+  RunContext rest(const RunContext& context) const {
+    return {.stream = context.stream, .workspace = context.workspace.subspan(used), .status = context.status};
+  }
+};
+
+size_t weights_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device) {
+  const int64_t tiles = BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), config.block_q);
+  const int64_t workers = std::min<int64_t>(tiles, std::max(device.num_units, cpu::num_threads()));
+  return static_cast<size_t>(workers) * HWY_DYNAMIC_DISPATCH(weights_scratch_bytes)(p, config);
+}
+
+void store_all_weights(const Problem& p, const Memory& memory, const Tensor& weights, const CpuConfig& config,
+                       const RunContext& context) {
+  BlockMap map;
+  map.build(p, BlockMap::Side::kQueries, p.group(), config.block_q, memory.first_block, nullptr);
+  const Cotangents given = {.lse = memory.lse};
+  const FlashAttentionBackward::Outputs nothing;
+  const BackwardCall call = {.problem = p, .given = given, .wanted = nothing, .config = config, .delta = nullptr};
+  const size_t scratch = HWY_DYNAMIC_DISPATCH(weights_scratch_bytes)(p, config);
+  const std::span<std::byte> room = memory.rest(context).workspace;
+  cpu::parallel_for(
+      map.num_blocks(),
+      [&](int64_t block, int worker) {
+        HWY_DYNAMIC_DISPATCH(weights_tile)
+        (call, map.find(block), weights, room.data() + static_cast<size_t>(worker) * scratch);
+      },
+      static_cast<int>(room.size() / scratch));
+}
+
+/// What both directions have in common.
+template <class Op>
+struct AttentionCpu {
+  static constexpr std::string_view kName = "cpu";
+  static constexpr Platform kPlatform = Platform::cpu;
+  using Config = CpuConfig;
+
+  static Support supports(const Call<Op>& call, const DeviceProperties&) {
+    return supports_cpu(flash_inputs(call.inputs));
+  }
+  static Config heuristic(const Call<Op>& call, const DeviceProperties&) {
+    return cpu_heuristic(make_problem(call.inputs, call.params));
+  }
+  static std::vector<Config> candidates(const Call<Op>&, const DeviceProperties&) { return cpu_candidates(); }
+};
+
+struct Forward : AttentionCpu<Attention> {
+  static size_t workspace_bytes(const Call<Attention>& call, const Config& config, const DeviceProperties& device) {
+    const Problem p = make_problem(call.inputs, call.params);
+    return Memory(p, false, nullptr).used +
+           std::max(forward_cpu_workspace(p, config, device), weights_workspace(p, config, device));
+  }
+  static void run(const Call<Attention>& call, const Config& config, const RunContext& context) {
+    const Problem p = make_problem(call.inputs, call.params);
+    const Memory memory(p, false, context.workspace.data());
+    forward_cpu(p, call.outputs.out, memory.lse, config, memory.rest(context));
+    if (call.outputs.weights.num_elements() > 0) store_all_weights(p, memory, call.outputs.weights, config, context);
+  }
+};
+
+struct Backward : AttentionCpu<AttentionBackward> {
+  static size_t workspace_bytes(const Call<AttentionBackward>& call, const Config& config,
+                                const DeviceProperties& device) {
+    const Problem p = make_problem(call.inputs, call.params);
+    return Memory(p, true, nullptr).used +
+           std::max(forward_cpu_workspace(p, config, device), backward_cpu_workspace(p, config, device));
+  }
+  static void run(const Call<AttentionBackward>& call, const Config& config, const RunContext& context) {
+    const Problem p = make_problem(call.inputs, call.params);
+    const auto& to = call.outputs;
+    const Memory memory(p, true, context.workspace.data());
+    forward_cpu(p, memory.out, memory.lse, config, memory.rest(context));
+    backward_cpu(p,
+                 {.out = memory.out, .lse = memory.lse, .d_out = call.inputs.d_out, .d_weights = call.inputs.d_weights},
+                 {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias, .softmax_aux = to.softmax_aux},
+                 config, memory.rest(context));
+  }
+};
+
+}  // namespace
+}  // namespace ejk::attention
+
+namespace ejk {
+
+const KernelInfo& attention_kernels::cpu() {
+  static const KernelInfo kernel = make_kernel<Attention, attention::Forward>();
+  return kernel;
+}
+
+const KernelInfo& attention_kernels::backward_cpu() {
+  static const KernelInfo kernel = make_kernel<AttentionBackward, attention::Backward>();
+  return kernel;
+}
+
+}  // namespace ejk
+#endif
