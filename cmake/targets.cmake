@@ -31,13 +31,25 @@ function(ejk_link target)
   endif()
 endfunction()
 
-# ejk_sources(VARIABLE FOLDER...): every .cpp under ejkernel/FOLDER that is no test.
+# What an operation's folder gives to the harness instead of to the library (ejkernel/testing/operation.h).
+set(EJK_HARNESS_FILES "_(cases|oracle|relations)\\.(cpp|h)$")
+
+# ejk_sources(VARIABLE FOLDER...): every .cpp under ejkernel/FOLDER that is no test and not the harness's.
 function(ejk_sources variable)
   set(globs ${ARGN})
   list(TRANSFORM globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/ejkernel/\\1/*.cpp")
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${globs})
   list(FILTER files EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER files EXCLUDE REGEX "${EJK_HARNESS_FILES}")
   set(${variable} ${files} PARENT_SCOPE)
+endfunction()
+
+# ejk_harness_sources(VARIABLE): the harness itself, and what the operations' folders give to it.
+function(ejk_harness_sources variable)
+  ejk_sources(files testing)
+  file(GLOB_RECURSE given CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ejkernel/ops/*.cpp)
+  list(FILTER given INCLUDE REGEX "${EJK_HARNESS_FILES}")
+  set(${variable} ${files} ${given} PARENT_SCOPE)
 endfunction()
 
 # ejk_test_sources(VARIABLE FOLDER...): every *_test.cpp under ejkernel/FOLDER.
@@ -53,8 +65,9 @@ function(ejk_public_headers variable)
   set(root ${PROJECT_SOURCE_DIR}/ejkernel)
   file(GLOB top CONFIGURE_DEPENDS ${root}/*.h)
   file(GLOB_RECURSE nested CONFIGURE_DEPENDS ${root}/core/*.h ${root}/runtime/*.h ${root}/ops/*.h)
-  # Cases belong to the harness, and *-inl.h and *_internal.h to kernels.
-  list(FILTER nested EXCLUDE REGEX "(_cases|-inl|_internal)\\.h$")
+  # Some belong to the harness, and *-inl.h and *_internal.h to kernels.
+  list(FILTER nested EXCLUDE REGEX "${EJK_HARNESS_FILES}")
+  list(FILTER nested EXCLUDE REGEX "(-inl|_internal)\\.h$")
   set(${variable} ${top} ${nested} PARENT_SCOPE)
 endfunction()
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ejkernel/core/export.h"
 #include "ejkernel/core/operation.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
@@ -24,7 +25,7 @@ struct Sequence {
   int64_t offset = 0;              ///< aligned position of row i is p = i + offset
 };
 
-struct Problem {
+struct EJK_API Problem {
   // Tensors as given; absent ones stay absent.
   Tensor query, key, value, bias, mask, q_segments, kv_segments, sinks, dropout_seed, q_scale, k_scale, v_scale;
   Tensor cu_seqlens_q, cu_seqlens_k, used_q, used_k;
@@ -89,7 +90,7 @@ struct Problem {
   }
 };
 
-Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
+EJK_API Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
 
 /// What every softmax attention operation asks beyond its contracts. Throws InvalidArgument in that operation's name.
 void check(std::string_view operation, const FlashAttention::Inputs& in, const FlashAttention::Params& params,

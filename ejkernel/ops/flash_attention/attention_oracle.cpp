@@ -1,0 +1,455 @@
+#include "ejkernel/ops/flash_attention/attention_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "ejkernel/ops/flash_attention/attention_formula.h"
+#include "ejkernel/testing/random.h"
+
+namespace ejk::testing {
+namespace {
+
+using attention::DoubleArithmetic;
+using attention::Formula;
+using attention::Row;
+using attention::Sequence;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRuns = 5;  // the reference, its measure, and three baselines
+
+/// The order in which a baseline run visits keys and rows: forward, reversed, shuffled.
+int64_t visit(size_t run, int64_t position, int64_t count) {
+  if (run == 0) return position;
+  if (run == 1) return count - 1 - position;
+  int64_t stride = 1 + count * 5 / 8;  // coprime to count, so that every index comes once
+  while (std::gcd(stride, count) != 1) ++stride;
+  return (position * stride + count / 3) % count;
+}
+
+/// The plain formula in `R`, in one of the orders, P and dS rounded to a narrow input dtype.
+template <class R>
+struct Baseline {
+  using Real = R;
+  size_t run = 0;
+  DType dtype = DType::f64;
+  int64_t order(int64_t position, int64_t count) const { return visit(run, position, count); }
+  R round(R x) const {
+    switch (dtype) {
+      case DType::f16:
+        return static_cast<R>(to_float(from_float<f16_t>(static_cast<float>(x))));
+      case DType::e4m3:
+        return static_cast<R>(to_float(from_float<e4m3_t>(static_cast<float>(x))));
+      case DType::e5m2:
+        return static_cast<R>(to_float(from_float<e5m2_t>(static_cast<float>(x))));
+      case DType::bf16:
+      case DType::i8:
+        return static_cast<R>(to_float(from_float<bf16_t>(static_cast<float>(x))));
+      default:
+        return x;
+    }
+  }
+};
+
+/// Memory for one row, in one precision.
+template <class Real>
+struct RowMemory {
+  explicit RowMemory(const attention::Problem& p) : bytes((Row<Real>::bytes(p) + 7) / 8), row(carve(p)) {}
+  Row<Real> carve(const attention::Problem& p) {
+    return Row<Real>::carve(p, reinterpret_cast<std::byte*>(bytes.data()));
+  }
+  std::vector<double> bytes;
+  Row<Real> row;
+};
+
+Tensor take(std::vector<Array>& copies, const Tensor& t) {
+  if (!t.present()) return t;
+  copies.push_back(convert(t, DType::f64));
+  return copies.back();
+}
+
+size_t index(int64_t i) { return static_cast<size_t>(i); }
+
+}  // namespace
+
+Expected Sum::expected(DType dtype, const Tolerance& tolerance, std::vector<int64_t> at) const {
+  Expected e{.present = true, .at = std::move(at), .tolerance = tolerance};
+  auto part = [&](const std::vector<double>& all) {
+    if (e.at.empty()) return all;
+    std::vector<double> some;
+    for (int64_t n : e.at) some.push_back(all[index(n)]);
+    return some;
+  };
+  e.ref = part(ref);
+  e.spread = part(squares);
+  for (double& s : e.spread) s = std::sqrt(s);
+  for (const auto& run : runs) e.base_error = std::max(e.base_error, largest_error(part(run), e.ref, dtype));
+  return e;
+}
+
+AttentionOracle::AttentionOracle(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params,
+                                 double budget, uint64_t seed)
+    : dtype_(inputs.query.dtype), budget_(budget / kRuns), seed_(seed), soft_cap_(params.logits_soft_cap.has_value()) {
+  FlashAttention::Inputs doubles = inputs;
+  for (Tensor* t : {&doubles.query, &doubles.key, &doubles.value, &doubles.bias, &doubles.softmax_aux})
+    *t = take(copies_, *t);
+  problem_ = attention::make_problem(doubles, params);
+}
+
+Tolerance AttentionOracle::tolerance(DType output) const {
+  Tolerance t = tolerance_of(dtype_, soft_cap_);
+  // A result that is stored more coarsely than its inputs has that rounding in every element.
+  t.norm_cap = std::max(t.norm_cap, tolerance_of(output).norm_cap);
+  return t;
+}
+
+Tolerance AttentionOracle::lse_tolerance() const {
+  return tolerance_of(dtype_ == DType::f64 ? DType::f64 : DType::f32);
+}
+
+double AttentionOracle::work(const Sequence& s) const {
+  return static_cast<double>(s.k_len) * static_cast<double>(problem_.head_dim + problem_.value_dim);
+}
+
+/// Rows that are judged, [sequence][head][row in use] in the order of the loops below.
+std::vector<bool> AttentionOracle::choose_rows() const {
+  const attention::Problem& p = problem_;
+  double total = 0;
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    total += work(s) * static_cast<double>(p.num_q_heads * s.q_len);
+  }
+  const double share = total > budget_ ? budget_ / total : 1;
+  Random random(seed_ ^ 0x524F5753u);
+  std::vector<bool> chosen;
+  for (int64_t n = 0; n < p.num_sequences; ++n)
+    for (int64_t row = p.num_q_heads * p.sequence(n, nullptr).q_len; row > 0; --row)
+      chosen.push_back(share == 1 || random.chance(share));
+  return chosen;
+}
+
+/// (sequence, kv head) pairs that are judged: what a gradient of keys is summed over stays together.
+std::vector<bool> AttentionOracle::choose_groups() const {
+  const attention::Problem& p = problem_;
+  double total = 0;
+  std::vector<double> of_group;
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    for (int64_t g = 0; g < p.num_kv_heads; ++g) {
+      of_group.push_back(2 * work(s) * static_cast<double>(p.group() * s.q_len));
+      total += of_group.back();
+    }
+  }
+  std::vector<bool> chosen(of_group.size(), total <= budget_);
+  if (total <= budget_ || chosen.empty()) return chosen;
+  Random random(seed_ ^ 0x47525053u);
+  double spent = 0;
+  const auto first = static_cast<size_t>(random.below(static_cast<int64_t>(chosen.size())));
+  for (size_t n = 0; n < chosen.size(); ++n) {
+    const size_t at = (first + n) % chosen.size();
+    if (n > 0 && spent + of_group[at] > budget_) continue;
+    chosen[at] = true;
+    spent += of_group[at];
+  }
+  return chosen;
+}
+
+namespace {
+
+/// Calls f(sequence, head, row in sequence, counter) for the chosen rows.
+template <class F>
+void for_rows(const attention::Problem& p, const std::vector<bool>& chosen, F&& f) {
+  size_t at = 0;
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    for (int64_t h = 0; h < p.num_q_heads; ++h)
+      for (int64_t i = 0; i < s.q_len; ++i, ++at)
+        if (chosen[at]) f(s, h, i);
+  }
+}
+
+/// Calls f for every row of the chosen (sequence, kv head) groups, rows in the run's order.
+template <class F>
+void for_groups(const attention::Problem& p, const std::vector<bool>& chosen, size_t run, F&& f) {
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    for (int64_t g = 0; g < p.num_kv_heads; ++g) {
+      if (!chosen[index(n * p.num_kv_heads + g)]) continue;
+      const int64_t rows = p.group() * s.q_len;
+      for (int64_t position = 0; position < rows; ++position) {
+        const int64_t row = visit(run, position, rows);
+        f(s, g * p.group() + row / s.q_len, row % s.q_len);
+      }
+    }
+  }
+}
+
+/// Flat positions of a row in out (times value_dim) and in lse.
+struct RowPlace {
+  int64_t out, lse;
+};
+RowPlace place_of(const attention::Problem& p, const Sequence& s, int64_t h, int64_t i) {
+  const int64_t b = p.batch_of(s), r = s.q_begin + i;
+  return {(b * p.q_rows + r) * p.num_q_heads + h, (b * p.num_q_heads + h) * p.q_rows + r};
+}
+
+int64_t num_batches(const attention::Problem& p) { return p.packed ? 1 : p.num_sequences; }
+
+}  // namespace
+
+template <class Real>
+void AttentionOracle::run_forward(size_t run, const std::vector<bool>& chosen, Forward& to) const {
+  const attention::Problem& p = problem_;
+  const Formula<double, Baseline<Real>> formula(p, {.run = run, .dtype = dtype_});
+  RowMemory<Real> memory(p);
+  for_rows(p, chosen, [&](const Sequence& s, int64_t h, int64_t i) {
+    const auto softmax = formula.forward(s, h, i, memory.row);
+    const RowPlace at = place_of(p, s, h, i);
+    to.lse.runs[run][index(at.lse)] = softmax.lse;
+    std::copy_n(memory.row.acc, p.value_dim, to.out.runs[run].begin() + at.out * p.value_dim);
+  });
+}
+
+/// ref and S. After `forward` the row holds what multiplies V.
+void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& to) const {
+  const attention::Problem& p = problem_;
+  const Formula<double, DoubleArithmetic> formula(p, {});
+  RowMemory<double> memory(p);
+  Row<double>& row = memory.row;
+  for_rows(p, chosen, [&](const Sequence& s, int64_t h, int64_t i) {
+    const int64_t b = p.batch_of(s), g = p.kv_head(h);
+    const RowPlace at = place_of(p, s, h, i);
+    formula.gather(s, h, i, row);
+    const auto softmax = formula.softmax(h, row);
+    double logit_squares = 0, share_squares = 0;
+    for (int64_t n = 0; n < row.count; ++n) {
+      const int64_t j = row.keys[n];
+      const double* k = p.key.as<const double>() + p.k.offset(b, s.k_begin + j, g);
+      const double scale = p.scale * attention::Problem::scale_at(p.k_scale, b, j, g);
+      const double bias = p.bias.present() ? p.bias_at(b, h, i, j) : 0;
+      double squares = bias * bias;
+      for (int64_t d = 0; d < p.head_dim; ++d) squares += scale * row.q[d] * k[d] * scale * row.q[d] * k[d];
+      logit_squares = std::max(logit_squares, squares);
+      const double share = std::exp(row.logits[n] - softmax.lse);
+      share_squares += share * share;
+    }
+    to.lse.ref[index(at.lse)] = softmax.lse;
+    to.lse.squares[index(at.lse)] = logit_squares + share_squares;
+
+    formula.forward(s, h, i, row);
+    std::copy_n(row.acc, p.value_dim, to.out.ref.begin() + at.out * p.value_dim);
+    double* squares = to.out.squares.data() + at.out * p.value_dim;
+    for (int64_t n = 0; n < row.count; ++n) {
+      const int64_t j = row.keys[n];
+      const double* v = p.value.as<const double>() + p.v.offset(b, s.k_begin + j, g);
+      const double weight = row.logits[n] * attention::Problem::scale_at(p.v_scale, b, j, g);
+      for (int64_t d = 0; d < p.value_dim; ++d) squares[d] += weight * v[d] * weight * v[d];
+    }
+  });
+}
+
+AttentionOracle::Forward AttentionOracle::forward() const {
+  const attention::Problem& p = problem_;
+  const size_t rows = index(num_batches(p) * p.q_rows * p.num_q_heads);
+  Forward to{.out = Sum(rows * index(p.value_dim)), .lse = Sum(rows), .out_at = {}, .lse_at = {}};
+  for (int64_t b = 0; b < num_batches(p); ++b)  // rows that nobody owns see no key
+    for (int64_t h = 0; h < p.num_q_heads; ++h) {
+      const auto at = (b * p.num_q_heads + h) * p.q_rows;
+      std::fill_n(to.lse.ref.begin() + at, p.q_rows, p.sinks_lse(h));
+      for (auto& run : to.lse.runs) std::fill_n(run.begin() + at, p.q_rows, p.sinks_lse(h));
+    }
+  const std::vector<bool> chosen = choose_rows();
+  measure_forward(chosen, to);
+  for (size_t run = 0; run < to.out.runs.size(); ++run)
+    dtype_ == DType::f64 ? run_forward<double>(run, chosen, to) : run_forward<float>(run, chosen, to);
+
+  to.complete = std::find(chosen.begin(), chosen.end(), false) == chosen.end();
+  if (!to.complete)
+    for_rows(p, chosen, [&](const Sequence& s, int64_t h, int64_t i) {
+      const RowPlace at = place_of(p, s, h, i);
+      to.lse_at.push_back(at.lse);
+      for (int64_t d = 0; d < p.value_dim; ++d) to.out_at.push_back(at.out * p.value_dim + d);
+    });
+  return to;
+}
+
+// ---- the gradient ----
+
+namespace {
+
+/// Cotangents of one row, in some precision.
+template <class Real>
+struct RowCotangents {
+  RowCotangents(const attention::Problem& p, const AttentionOracle::Cotangents& c)
+      : p_(p), c_(c), out(index(p.value_dim)), d_out(out) {}
+
+  typename Formula<double, Baseline<Real>>::Cotangent load(const Sequence& s, int64_t h, int64_t i) {
+    const RowPlace at = place_of(p_, s, h, i);
+    for (int64_t d = 0; d < p_.value_dim; ++d) {
+      out[index(d)] = static_cast<Real>(c_.out.as<const double>()[at.out * p_.value_dim + d]);
+      d_out[index(d)] = static_cast<Real>(c_.d_out.as<const double>()[at.out * p_.value_dim + d]);
+    }
+    return {.out = out.data(),
+            .d_out = d_out.data(),
+            .lse = static_cast<Real>(c_.lse.as<const double>()[at.lse]),
+            .d_lse = static_cast<Real>(c_.d_lse.present() ? c_.d_lse.as<const double>()[at.lse] : 0)};
+  }
+
+  const attention::Problem& p_;
+  const AttentionOracle::Cotangents& c_;
+  std::vector<Real> out, d_out;
+};
+
+/// Rows that no sequence owns, by (batch, row): only their lse depends on anything, and only on sinks.
+std::vector<bool> unowned_rows(const attention::Problem& p) {
+  std::vector<bool> unowned(index(num_batches(p) * p.q_rows), true);
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    for (int64_t i = 0; i < s.q_len; ++i) unowned[index(p.batch_of(s) * p.q_rows + s.q_begin + i)] = false;
+  }
+  return unowned;
+}
+
+/// Calls f(head, flat place in lse) for them.
+template <class F>
+void for_unowned(const attention::Problem& p, F&& f) {
+  const std::vector<bool> unowned = unowned_rows(p);
+  for (size_t n = 0; n < unowned.size(); ++n)
+    for (int64_t h = 0; h < p.num_q_heads && unowned[n]; ++h) {
+      const auto b = static_cast<int64_t>(n) / p.q_rows, r = static_cast<int64_t>(n) % p.q_rows;
+      f(h, (b * p.num_q_heads + h) * p.q_rows + r);
+    }
+}
+
+/// Sinks of rank 1 are shared: their gradient sums over the heads.
+std::vector<double> shared_over_heads(const attention::Problem& p, const std::vector<double>& of_heads) {
+  if (p.num_sinks == 0 || p.sinks.rank() == 2) return of_heads;
+  std::vector<double> shared(index(p.num_sinks));
+  for (size_t n = 0; n < of_heads.size(); ++n) shared[n % shared.size()] += of_heads[n];
+  return shared;
+}
+
+}  // namespace
+
+/// One run over all chosen rows. Run 3 is the reference itself, in double and in order.
+template <class Real>
+void AttentionOracle::run_backward(size_t run, const Cotangents& c, const std::vector<bool>& chosen,
+                                   Backward& to) const {
+  const attention::Problem& p = problem_;
+  const bool is_reference = run == 3;
+  const Formula<double, Baseline<Real>> formula(
+      p, {.run = is_reference ? 0 : run, .dtype = is_reference ? DType::f64 : dtype_});
+  auto target = [&](Sum& sum) -> std::vector<double>& { return is_reference ? sum.ref : sum.runs[run]; };
+  std::vector<Real> key(to.key.ref.size()), value(to.value.ref.size()), bias(to.bias.ref.size()),
+      sinks(index(p.num_sinks * p.num_q_heads)), query(index(p.head_dim));
+  RowMemory<Real> memory(p);
+  RowCotangents<Real> cotangents(p, c);
+  for_groups(p, chosen, is_reference ? 0 : run, [&](const Sequence& s, int64_t h, int64_t i) {
+    const int64_t keys = p.batch_of(s) * p.k_rows * p.num_kv_heads;
+    const auto loaded = cotangents.load(s, h, i);
+    formula.backward(s, h, i, loaded, memory.row,
+                     {.d_query = query.data(),
+                      .d_key = key.data() + keys * p.head_dim,
+                      .d_value = value.data() + keys * p.value_dim,
+                      .d_bias = bias.empty() ? nullptr : bias.data(),
+                      .d_sinks = sinks.data() + h * p.num_sinks});
+    std::copy(query.begin(), query.end(), target(to.query).begin() + place_of(p, s, h, i).out * p.head_dim);
+  });
+  if (p.num_sinks > 0 && c.d_lse.present())
+    for_unowned(p, [&](int64_t h, int64_t at) {
+      const double lse = c.lse.as<const double>()[at];
+      for (int64_t a = 0; a < p.num_sinks && lse > -kInfinity; ++a)
+        sinks[index(h * p.num_sinks + a)] +=
+            static_cast<Real>(std::exp(p.sink_at(h, a) - lse) * c.d_lse.as<const double>()[at]);
+    });
+  target(to.key).assign(key.begin(), key.end());
+  target(to.value).assign(value.begin(), value.end());
+  target(to.bias).assign(bias.begin(), bias.end());
+  target(to.sinks) = shared_over_heads(p, {sinks.begin(), sinks.end()});
+}
+
+/// S: the same walk with the squares of the terms.
+void AttentionOracle::measure_backward(const Cotangents& c, const std::vector<bool>& chosen, Backward& to) const {
+  const attention::Problem& p = problem_;
+  const Formula<double, DoubleArithmetic> formula(p, {});
+  RowMemory<double> memory(p);
+  Row<double>& row = memory.row;
+  RowCotangents<double> cotangents(p, c);
+  std::vector<double> sinks(index(p.num_sinks * p.num_q_heads));
+  auto squared = [](double x) { return x * x; };
+  for_groups(p, chosen, 0, [&](const Sequence& s, int64_t h, int64_t i) {
+    const auto given = cotangents.load(s, h, i);
+    if (given.lse == -kInfinity) return;
+    const int64_t b = p.batch_of(s), g = p.kv_head(h);
+    formula.gather(s, h, i, row);
+    double from_out = 0;
+    for (int64_t d = 0; d < p.value_dim && row.count > 0; ++d) from_out += squared(given.d_out[d] * given.out[d]);
+    from_out = std::sqrt(from_out) + std::abs(given.d_lse);
+    for (int64_t a = 0; a < p.num_sinks; ++a)
+      sinks[index(h * p.num_sinks + a)] += squared(std::exp(p.sink_at(h, a) - given.lse) * from_out);
+    double* dq = to.query.squares.data() + place_of(p, s, h, i).out * p.head_dim;
+    for (int64_t n = 0; n < row.count; ++n) {
+      const int64_t j = row.keys[n], kv = (b * p.k_rows + s.k_begin + j) * p.num_kv_heads + g;
+      const double* k = p.key.as<const double>() + p.k.offset(b, s.k_begin + j, g);
+      const double* v = p.value.as<const double>() + p.v.offset(b, s.k_begin + j, g);
+      const double keep = p.dropout_factor(s, h, i, j), probability = std::exp(row.logits[n] - given.lse);
+      double from_value = 0;
+      for (int64_t d = 0; d < p.value_dim; ++d) from_value += squared(given.d_out[d] * v[d]);
+      const double d_logit = probability * (keep * std::sqrt(from_value) + from_out) * std::abs(row.slopes[n]);
+      for (int64_t d = 0; d < p.head_dim; ++d) {
+        dq[d] += squared(p.scale * d_logit * k[d]);
+        to.key.squares[index(kv * p.head_dim + d)] += squared(p.scale * d_logit * row.q[d]);
+      }
+      for (int64_t d = 0; d < p.value_dim; ++d)
+        to.value.squares[index(kv * p.value_dim + d)] += squared(probability * keep * given.d_out[d]);
+      if (!to.bias.squares.empty()) to.bias.squares[index(p.bias_offset(b, h, i, j))] += squared(d_logit);
+    }
+  });
+  if (p.num_sinks > 0 && c.d_lse.present())
+    for_unowned(p, [&](int64_t h, int64_t at) {
+      for (int64_t a = 0; a < p.num_sinks; ++a)
+        sinks[index(h * p.num_sinks + a)] +=
+            squared(std::exp(p.sink_at(h, a) - c.lse.as<const double>()[at]) * c.d_lse.as<const double>()[at]);
+    });
+  to.sinks.squares = shared_over_heads(p, sinks);
+}
+
+AttentionOracle::Backward AttentionOracle::backward(const Cotangents& cotangents) const {
+  const attention::Problem& p = problem_;
+  Cotangents c = cotangents;
+  std::vector<Array> copies;
+  for (Tensor* t : {&c.out, &c.lse, &c.d_out, &c.d_lse}) *t = take(copies, *t);
+  auto size = [](const Tensor& t) { return index(t.num_elements()); };
+  Backward to{.query = Sum(size(p.query)),
+              .key = Sum(size(p.key)),
+              .value = Sum(size(p.value)),
+              .bias = Sum(size(p.bias)),
+              .sinks = Sum(size(p.sinks)),
+              .query_at = {},
+              .key_at = {},
+              .value_at = {}};
+  const std::vector<bool> chosen = choose_groups();
+  run_backward<double>(3, c, chosen, to);
+  measure_backward(c, chosen, to);
+  for (size_t run = 0; run < to.query.runs.size(); ++run)
+    dtype_ == DType::f64 ? run_backward<double>(run, c, chosen, to) : run_backward<float>(run, c, chosen, to);
+
+  to.complete = std::find(chosen.begin(), chosen.end(), false) == chosen.end();
+  if (to.complete) return to;
+  for_groups(p, chosen, 0, [&](const Sequence& s, int64_t h, int64_t i) {
+    for (int64_t d = 0; d < p.head_dim; ++d) to.query_at.push_back(place_of(p, s, h, i).out * p.head_dim + d);
+  });
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    for (int64_t g = 0; g < p.num_kv_heads; ++g)
+      for (int64_t j = 0; j < s.k_len && chosen[index(n * p.num_kv_heads + g)]; ++j) {
+        const int64_t kv = (p.batch_of(s) * p.k_rows + s.k_begin + j) * p.num_kv_heads + g;
+        for (int64_t d = 0; d < p.head_dim; ++d) to.key_at.push_back(kv * p.head_dim + d);
+        for (int64_t d = 0; d < p.value_dim; ++d) to.value_at.push_back(kv * p.value_dim + d);
+      }
+  }
+  return to;
+}
+
+}  // namespace ejk::testing

@@ -1,0 +1,226 @@
+#include "ejkernel/testing/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/plan.h"
+#include "ejkernel/runtime/registry.h"
+
+namespace ejk::testing {
+namespace {
+
+/// A problem as kernels are asked about it: outputs are specs without data.
+struct SpecCall {
+  explicit SpecCall(const Problem& problem) : inputs(problem.views()) {
+    for (const OutputSpec& spec : check_call(*problem.operation, inputs, problem.params).outputs)
+      outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape) : Tensor());
+    view = {inputs, &problem.params, outputs};
+  }
+  std::vector<Tensor> inputs, outputs;
+  CallView view;
+};
+
+/// One guarded run, step by step.
+class GuardedRun {
+ public:
+  GuardedRun(const Problem& problem, const Kernel& kernel, const RunSettings& settings)
+      : problem_(problem), kernel_(kernel), settings_(settings), random_(settings.seed ^ 0x52554E5Eu) {}
+
+  Outcome run() {
+    const std::optional<Plan> plan = make_plan();
+    if (!plan) return std::move(outcome_);
+    outcome_.config = to_string(plan->kernel(), plan->choice().config);
+    place_outputs(*plan);
+    for (const Placed& input : problem_.inputs)
+      if (input.view.present()) input.buffer->remember();
+    launch(*plan);
+    look_for_strays();
+    return std::move(outcome_);
+  }
+
+ private:
+  /// A plan in a registry of one, so that no other kernel can answer for this one.
+  std::optional<Plan> make_plan() {
+    auto alone = std::make_shared<RegisteredOperation>();
+    alone->declaration = problem_.operation;
+    alone->kernels = {kernel_};
+    PlanOptions options{.platform = kernel_->platform, .kernel = kernel_->name};
+    const std::vector<Tensor> inputs = problem_.views();
+    try {
+      options.config = settings_.config ? settings_.config : random_config();
+      return Plan::make(std::move(alone), inputs, problem_.params, options);
+    } catch (const Unsupported& declined) {
+      outcome_.supported = false;
+      outcome_.declined = declined.what();
+    }
+    return std::nullopt;
+  }
+
+  std::optional<ConfigValues> random_config() {
+    if (settings_.plain || kernel_->config_fields.empty()) return std::nullopt;
+    const SpecCall call(problem_);
+    if (!kernel_->supports(call.view, device_properties({})).ok) return std::nullopt;
+    const auto candidates = kernel_->candidates(call.view, device_properties({}));
+    if (candidates.empty() || random_.chance(0.3)) return std::nullopt;
+    return config_values(*kernel_, random_.pick(candidates));
+  }
+
+  void place_outputs(const Plan& plan) {
+    for (size_t o = 0; o < plan.outputs().size(); ++o) {
+      const OutputSpec& spec = plan.outputs()[o];
+      const bool wanted = !settings_.wanted || (*settings_.wanted >> o & 1) != 0;
+      outputs_.emplace_back();
+      if (!spec.present || !wanted) continue;
+      Layout layout;
+      if (!settings_.plain) layout = random_layout(random_, spec.dtype, spec.shape.rank());
+      layout.fence = settings_.fence;
+      outputs_.back() = place(spec.dtype, spec.shape, layout);
+    }
+    workspace_ = place(DType::f32, {static_cast<int64_t>((plan.workspace_bytes() + 3) / 4)},
+                       {.fence = aligned_fence(plan.workspace_bytes())});
+  }
+
+  /// The workspace is aligned to 64 bytes, so it can stand before a page only when its size is a multiple.
+  Fence aligned_fence(size_t bytes) const {
+    return settings_.fence == Fence::page_after && bytes % 64 != 0 ? Fence::bands : settings_.fence;
+  }
+
+  void launch(const Plan& plan) {
+    std::vector<Tensor> views;
+    for (const Placed& output : outputs_) views.push_back(output.view);
+    try {
+      plan.run(problem_.views(), views,
+               {.workspace = {workspace_.view.as<std::byte>(), plan.workspace_bytes()}, .status = &outcome_.status});
+    } catch (const std::exception& error) {
+      outcome_.faults.push_back(fmt::format("run threw: {}", error.what()));
+    }
+    for (const Tensor& view : views) outcome_.outputs.push_back(contiguous(view));
+  }
+
+  void look_for_strays() {
+    for (size_t i = 0; i < problem_.inputs.size(); ++i) {
+      if (!problem_.inputs[i].view.present()) continue;
+      if (const std::string where = problem_.inputs[i].buffer->changes(); !where.empty())
+        outcome_.faults.push_back(fmt::format("wrote to input {}: {}", problem_.operation->inputs[i].name, where));
+    }
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      if (!outputs_[o].view.present()) continue;
+      if (const std::string where = stray_writes(outputs_[o]); !where.empty())
+        outcome_.faults.push_back(
+            fmt::format("wrote beside output {}: {}", problem_.operation->outputs[o].name, where));
+    }
+    // Inside its workspace a kernel writes what it likes.
+    if (const std::string where = stray_writes(workspace_); !where.empty())
+      outcome_.faults.push_back(fmt::format("wrote beside its workspace: {}", where));
+  }
+
+  const Problem& problem_;
+  const Kernel& kernel_;
+  const RunSettings& settings_;
+  Random random_;
+  std::vector<Placed> outputs_;
+  Placed workspace_;
+  Outcome outcome_;
+};
+
+/// Nearly nothing but zeros expected: a kernel that does nothing but clear would pass.
+bool is_vacuous(const Answer& answer) {
+  size_t zeros = 0, all = 0;
+  for (const Expected& expected : answer.outputs)
+    for (double ref : expected.ref) ++all, zeros += ref == 0 || std::isinf(ref);
+  return all == 0 || static_cast<double>(zeros) > 0.95 * static_cast<double>(all);
+}
+
+/// A proper, non-empty part of the outputs that are there; 0 when there is none.
+uint32_t random_part(Random& random, const std::vector<Array>& outputs) {
+  uint32_t present = 0;
+  for (size_t o = 0; o < outputs.size(); ++o)
+    if (outputs[o].present()) present |= uint32_t{1} << o;
+  const uint32_t part = present & static_cast<uint32_t>(random.bits());
+  if (part != 0 && part != present) return part;
+  const uint32_t lowest = present & (~present + 1);
+  return lowest == present ? 0 : lowest;
+}
+
+void judge_outputs(const Problem& problem, const Answer& answer, const Outcome& outcome, Verdict& verdict) {
+  for (size_t o = 0; o < outcome.outputs.size(); ++o) {
+    const Array& got = outcome.outputs[o];
+    const std::string_view name = problem.operation->outputs[o].name;
+    const Expected& expected = answer.outputs[o];
+    if (!got.present() || !expected.present) continue;
+    const Judgement judgement = judge(expected, got);
+    verdict.outputs.push_back({std::string(name), judgement.ratio});
+    if (!judgement.failure.empty()) verdict.failures.push_back(fmt::format("{}: {}", name, judgement.failure));
+  }
+  if (outcome.status != answer.status)
+    verdict.failures.push_back(fmt::format("status word: got {}, expected {}", outcome.status, answer.status));
+}
+
+}  // namespace
+
+double Verdict::ratio() const {
+  double worst = 0;
+  for (const OutputVerdict& output : outputs) worst = std::max(worst, output.ratio);
+  return worst;
+}
+
+Outcome run_guarded(const Problem& problem, const Kernel& kernel, const RunSettings& settings) {
+  return GuardedRun(problem, kernel, settings).run();
+}
+
+Verdict check_kernel(const Problem& problem, const Answer& answer, const Kernel& kernel, const RunSettings& settings) {
+  Verdict verdict;
+  const Outcome whole = run_guarded(problem, kernel, settings);
+  verdict.supported = whole.supported;
+  verdict.declined = whole.declined;
+  if (!whole.supported) return verdict;
+  verdict.failures = whole.faults;
+  verdict.vacuous = is_vacuous(answer);
+  if (whole.outputs.empty()) return verdict;
+  judge_outputs(problem, answer, whole, verdict);
+
+  Random random(settings.seed ^ 0x50415254u);
+  RunSettings again = settings;
+  again.seed = settings.seed;  // the same config; layouts follow from what is wanted
+  again.wanted = random_part(random, whole.outputs);
+  if (*again.wanted == 0) return verdict;
+  const Outcome part = run_guarded(problem, kernel, again);
+  for (const std::string& fault : part.faults)
+    verdict.failures.push_back(fmt::format("{} (with outputs {:#b} wanted)", fault, *again.wanted));
+  for (size_t o = 0; o < part.outputs.size(); ++o) {
+    if (!part.outputs[o].present()) continue;
+    if (const std::string difference = compare_bits(part.outputs[o], whole.outputs[o]); !difference.empty())
+      verdict.failures.push_back(fmt::format("{}: differs when other outputs are not wanted: {}",
+                                             problem.operation->outputs[o].name, difference));
+  }
+  return verdict;
+}
+
+std::string report(const Problem& problem, const Kernel& kernel, const Verdict& verdict) {
+  std::string text;
+  for (const std::string& failure : verdict.failures)
+    text += fmt::format("{} {}: {}\n  problem: {}\n  reproduce: {}\n", problem.operation->name, kernel->name, failure,
+                        problem.label, replay_command(problem, kernel->name));
+  return text;
+}
+
+double flops_of(const Problem& problem) { return problem.operation->work(SpecCall(problem).view).flops; }
+
+Support supports(const Problem& problem, const Kernel& kernel) {
+  return kernel->supports(SpecCall(problem).view, device_properties({}));
+}
+
+std::vector<Kernel> kernels_of(const Operation& operation) {
+  std::vector<Kernel> kernels;
+  for (const Kernel& kernel : KernelRegistry::instance().find(operation.name)->kernels)
+    if (kernel->backend == Backend::cpu || kernel->backend == Backend::any) kernels.push_back(kernel);
+  return kernels;
+}
+
+}  // namespace ejk::testing

@@ -1,0 +1,106 @@
+// Every registered kernel meets every named case and many random problems, forward and backward: nothing here knows an
+// operation or a kernel by name.
+#include <gtest/gtest.h>
+
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/gradient_check.h"
+#include "ejkernel/testing/operations.h"
+
+namespace ejk::testing {
+namespace {
+
+bool is_too_slow(const Problem& problem, const Kernel& kernel) {
+  return kernel->platform == Platform::reference && flops_of(problem) > kReferenceFlops;
+}
+
+void check_all_kernels(const TestOperation& tests, const Problem& problem) {
+  const Answer answer = tests.oracle(problem, kTestBudget);
+  for (const Kernel& kernel : kernels_of(*tests.declaration)) {
+    if (is_too_slow(problem, kernel)) continue;
+    const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
+    EXPECT_EQ(report(problem, kernel, verdict), "");
+  }
+}
+
+/// "flash_attention/odd_lengths" as a test's name.
+std::string test_name(std::string_view operation, std::string_view rest) {
+  std::string name = std::string(operation) + "_" + std::string(rest);
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+}
+
+struct NamedCase {
+  const TestOperation* tests;
+  const Case* one;
+};
+std::vector<NamedCase> every_case(unsigned tags) {
+  std::vector<NamedCase> all;
+  for (const TestOperation* tests : test_operations())
+    for (const Case& one : tests->cases)
+      if ((one.tags & tags) != 0) all.push_back({tests, &one});
+  return all;
+}
+void PrintTo(const NamedCase& c, std::ostream* out) { *out << c.one->name; }
+std::string name_of(const ::testing::TestParamInfo<NamedCase>& info) {
+  return test_name(info.param.tests->name(), info.param.one->name);
+}
+
+class EveryKernel : public ::testing::TestWithParam<NamedCase> {};
+TEST_P(EveryKernel, meets_the_case) { check_all_kernels(*GetParam().tests, GetParam().one->make()); }
+INSTANTIATE_TEST_SUITE_P(Models, EveryKernel, ::testing::ValuesIn(every_case(kPrimary)), name_of);
+INSTANTIATE_TEST_SUITE_P(Edges, EveryKernel, ::testing::ValuesIn(every_case(kEdge)), name_of);
+INSTANTIATE_TEST_SUITE_P(Lattice, EveryKernel, ::testing::ValuesIn(every_case(kLattice)), name_of);
+
+struct Batch {
+  const TestOperation* tests;
+  uint64_t first;
+  int count;
+};
+std::vector<Batch> batches(int batches_per_operation, int count) {
+  std::vector<Batch> all;
+  for (const TestOperation* tests : test_operations())
+    for (int b = 0; b < batches_per_operation; ++b)
+      if (tests->random != nullptr) all.push_back({tests, static_cast<uint64_t>(b) * 1000 + 1, count});
+  return all;
+}
+void PrintTo(const Batch& b, std::ostream* out) { *out << b.tests->name() << " from seed " << b.first; }
+std::string name_of_batch(const ::testing::TestParamInfo<Batch>& info) {
+  return test_name(info.param.tests->name(), std::to_string(info.param.first));
+}
+
+class EveryKernelAtRandom : public ::testing::TestWithParam<Batch> {};
+TEST_P(EveryKernelAtRandom, meets_the_error_rule) {
+  const Batch& batch = GetParam();
+  for (int n = 0; n < batch.count && !HasFailure(); ++n)
+    check_all_kernels(*batch.tests, batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n)}));
+}
+TEST_P(EveryKernelAtRandom, survives_hostile_indices) {
+  const Batch& batch = GetParam();
+  for (int n = 0; n < batch.count && !HasFailure(); ++n)
+    check_all_kernels(
+        *batch.tests,
+        batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n), .size = Size::small, .hostile = true}));
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, EveryKernelAtRandom, ::testing::ValuesIn(batches(4, 25)), name_of_batch);
+
+/// The reference's gradient against central differences of the reference: what every other gradient is judged by.
+TEST_P(EveryKernelAtRandom, reference_gradients_match_finite_differences) {
+  const Batch& batch = GetParam();
+  const Operation& op = *batch.tests->declaration;
+  if (op.gradient.empty()) GTEST_SKIP() << op.name << " has no gradient";
+  const TestOperation& gradient = find_test_operation(op.gradient);
+  for (int n = 0; n < batch.count && !HasFailure(); ++n) {
+    const RandomRequest request{.seed = batch.first + static_cast<uint64_t>(n),
+                                .size = Size::tiny,
+                                .differentiable = true,
+                                .dtype = DType::f64};
+    const Problem forward = batch.tests->random(request);
+    const GradientCheck check =
+        check_gradient(forward, kernels_of(op).back(), kernels_of(*gradient.declaration).back(), request.seed);
+    EXPECT_EQ(check.failure, "") << "reproduce: ejk check " << op.name << " " << forward.replay;
+  }
+}
+
+}  // namespace
+}  // namespace ejk::testing

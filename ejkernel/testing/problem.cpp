@@ -1,0 +1,86 @@
+#include "ejkernel/testing/problem.h"
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+
+namespace ejk::testing {
+namespace {
+
+size_t index_of(const Operation& op, std::string_view input) {
+  const int i = find_input(op, input);
+  if (i < 0)
+    throw InvalidArgument(std::string(op.name) + ": a test names the input " + std::string(input) +
+                          ", which it does not have");
+  return static_cast<size_t>(i);
+}
+
+}  // namespace
+
+std::string_view name(Size size) {
+  switch (size) {
+    case Size::tiny:
+      return "tiny";
+    case Size::small:
+      return "small";
+    case Size::normal:
+      return "normal";
+  }
+  return "?";
+}
+
+Problem Problem::of(const Operation& operation) {
+  Problem problem{.operation = &operation, .params = operation.default_params};
+  problem.inputs.resize(operation.inputs.size());
+  return problem;
+}
+
+Tensor Problem::add(std::string_view input, DType dtype, const Shape& shape, const Layout& layout) {
+  Placed& placed = inputs[index_of(*operation, input)];
+  placed = place(dtype, shape, layout);
+  return placed.view;
+}
+
+Tensor Problem::view(std::string_view input) const { return inputs[index_of(*operation, input)].view; }
+
+std::vector<Tensor> Problem::views() const {
+  std::vector<Tensor> all;
+  for (const Placed& placed : inputs) all.push_back(placed.view);
+  return all;
+}
+
+Problem relaid(const Problem& problem, const std::function<Layout(size_t input)>& layout) {
+  Problem copy = problem;
+  for (size_t i = 0; i < copy.inputs.size(); ++i) {
+    const Tensor from = problem.inputs[i].view;
+    if (!from.present()) continue;
+    copy.inputs[i] = place(from.dtype, from.shape, layout(i));
+    fill(copy.inputs[i].view, [&](int64_t n) { return get(from, n); });
+  }
+  return copy;
+}
+
+Problem converted(const Problem& problem, DType from, DType to) {
+  Problem copy = problem;
+  for (Placed& input : copy.inputs) {
+    const Tensor old = input.view;
+    if (!old.present() || old.dtype != from) continue;
+    input = place(to, old.shape);
+    fill(input.view, [&](int64_t n) { return get(old, n); });
+  }
+  return copy;
+}
+
+std::string replay_command(const Problem& problem, std::string_view kernel) {
+  return "ejk check " + std::string(problem.operation->name) + " --kernel=" + std::string(kernel) + " " +
+         problem.replay;
+}
+
+void fill_normal(const Tensor& tensor, Random& random, double deviation) {
+  fill(tensor, [&](int64_t) { return deviation * random.normal(); });
+}
+
+void fill_values(const Tensor& tensor, const std::vector<int64_t>& values) {
+  fill(tensor, [&](int64_t n) { return values[static_cast<size_t>(n)]; });
+}
+
+}  // namespace ejk::testing

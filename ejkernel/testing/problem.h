@@ -1,0 +1,51 @@
+// A problem: one call of an operation with its tensors in guarded memory, and the words that make it again.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ejkernel/core/operation.h"
+#include "ejkernel/testing/buffer.h"
+
+namespace ejk::testing {
+
+/// How much work a random problem may be: `tiny` for finite differences and thousands of reruns, `normal` for accuracy.
+enum class Size : uint8_t { tiny, small, normal };
+std::string_view name(Size size);
+
+struct Problem {
+  const Operation* operation = nullptr;
+  std::string label = {};   ///< what it is, for people: "bf16 b=2 q=17 k=33 heads=4/2 d=64 causal"
+  std::string replay = {};  ///< what makes it again: "--seed=123", "--case=llama3_8b_prefill_1k"
+  uint64_t seed = 0;
+  std::vector<Placed> inputs = {};  ///< in field order; absent ones default-constructed
+  ParamsBlock params = {};
+
+  /// All inputs absent, parameters at their defaults.
+  static Problem of(const Operation& operation);
+
+  /// Places an input by name and returns its view, whose elements are still to be set.
+  Tensor add(std::string_view input, DType dtype, const Shape& shape, const Layout& layout = {});
+  Tensor view(std::string_view input) const;
+  std::vector<Tensor> views() const;
+};
+
+/// The same call with every present input copied into a layout of its own.
+Problem relaid(const Problem& problem, const std::function<Layout(size_t input)>& layout);
+/// The same call with the inputs of one floating dtype converted to another.
+Problem converted(const Problem& problem, DType from, DType to);
+
+/// `ejk check flash_attention --kernel=cpu --seed=123`: the one command that runs it again.
+std::string replay_command(const Problem& problem, std::string_view kernel);
+
+/// Sets every element, in row-major order, to what `value(flat_index)` returns.
+template <class F>
+void fill(const Tensor& tensor, F&& value) {
+  for (int64_t n = 0; n < tensor.num_elements(); ++n) set(tensor, n, static_cast<double>(value(n)));
+}
+void fill_normal(const Tensor& tensor, Random& random, double deviation = 1);
+void fill_values(const Tensor& tensor, const std::vector<int64_t>& values);
+
+}  // namespace ejk::testing
