@@ -200,8 +200,9 @@ template <class T>
 struct Unwrap<std::optional<T>> {
   using Type = T;
 };
+// Hidden: otherwise the library would export one symbol per instance.
 template <class E>
-inline constexpr auto kEnumNames = enum_names(E{});
+[[gnu::visibility("hidden")]] inline constexpr auto kEnumNames = enum_names(E{});
 
 template <class T>
 constexpr std::span<const std::string_view> choices() {
@@ -238,8 +239,9 @@ struct ConfigField {
   void (*set)(void* config, int64_t value);
 };
 
+// Hidden like the names above.
 template <int64_t... kLegal>
-inline constexpr std::array<int64_t, sizeof...(kLegal)> kLegalValues = {kLegal...};
+[[gnu::visibility("hidden")]] inline constexpr std::array<int64_t, sizeof...(kLegal)> kLegalValues = {kLegal...};
 
 template <auto kMember, int64_t... kLegal>
 constexpr ConfigField config_field(std::string_view name, std::string_view doc) {

@@ -1,0 +1,166 @@
+// The arrows of the house, read from the includes, and the lists, read from the files they list.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <set>
+
+#include "ejkernel/runtime/registry.h"
+#include "tests/support.h"
+
+namespace ejk::testing {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kLibrary = kSourceFolder / "ejkernel";
+
+struct SourceFile {
+  std::string name;  // below the source folder: "ejkernel/core/tensor.h"
+  std::string text;
+  std::set<std::string> includes() const {
+    static const std::regex include(R"((?:^|\n)\s*#\s*include\s*[<"]([^">]+)[">])");
+    std::set<std::string> found;
+    for (std::sregex_iterator it(text.begin(), text.end(), include), end; it != end; ++it) found.insert((*it)[1]);
+    return found;
+  }
+  bool is_test() const { return name.ends_with("_test.cpp"); }
+};
+
+std::vector<SourceFile> sources_below(const std::string& folder) {
+  std::vector<SourceFile> files;
+  if (!fs::exists(kSourceFolder / folder)) return files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kSourceFolder / folder)) {
+    const std::string extension = entry.path().extension();
+    if (extension == ".h" || extension == ".cpp")
+      files.push_back({fs::relative(entry.path(), kSourceFolder).string(), read_text(entry.path())});
+  }
+  return files;
+}
+
+/// The layer that a path of ours belongs to. The headers at the top are the users' doors: c_api.h needs no more than
+/// core, and the other two see everything.
+std::string layer_of(const std::string& path) {
+  if (path == "ejkernel/c_api.h") return "core";
+  if (path == "ejkernel/ejkernel.h" || path == "ejkernel/ejkernel_ops.h") return "ops";
+  const std::regex below(R"(ejkernel/([a-z]+)/.*)");
+  std::smatch match;
+  if (std::regex_match(path, match, below)) return match[1];
+  return path.substr(0, path.find('/'));
+}
+
+/// What each layer may include: itself and those it stands on.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"core", {"core"}},
+    {"platform", {"core", "platform"}},
+    {"runtime", {"core", "platform", "runtime"}},
+    {"ops", {"core", "platform", "runtime", "ops"}},
+    {"testing", {"core", "platform", "runtime", "ops", "testing"}},
+    {"tools", {"core", "platform", "runtime", "ops", "testing", "tools"}},
+    {"examples", {"core", "runtime", "ops"}},
+};
+
+TEST(Layering, arrows_point_one_way) {
+  int checked = 0;
+  for (const std::string folder : {"ejkernel", "tools", "examples"})
+    for (const SourceFile& file : sources_below(folder)) {
+      const auto allowed = kMayInclude.find(layer_of(file.name));
+      ASSERT_NE(allowed, kMayInclude.end()) << file.name << " belongs to no layer";
+      // A test stands beside what it tests, and may use the harness.
+      if (file.is_test()) continue;
+      for (const std::string& include : file.includes()) {
+        if (!include.starts_with("ejkernel/") && !include.starts_with("tools/") && !include.starts_with("tests/"))
+          continue;
+        ++checked;
+        EXPECT_TRUE(allowed->second.contains(layer_of(include))) << file.name << " includes " << include;
+      }
+    }
+  EXPECT_GT(checked, 100);
+}
+
+TEST(Layering, ours_are_included_by_their_path_from_the_root) {
+  for (const SourceFile& file : sources_below("ejkernel"))
+    for (const std::string& include : file.includes())
+      EXPECT_FALSE(fs::exists((kSourceFolder / file.name).parent_path() / include))
+          << file.name << " includes " << include;
+}
+
+/// Headers that users see carry none of the libraries that the build takes from outside.
+TEST(Layering, public_headers_are_light) {
+  const std::regex heavy(R"((nlohmann|CLI|fmt|hwy|gtest|gmock|benchmark)/.*|xxhash\.h|regex|iostream|ranges|format)");
+  const std::regex hidden(R"(.*(_cases|-inl|_internal)\.h)");  // not installed
+  for (const SourceFile& file : sources_below("ejkernel")) {
+    const std::string layer = layer_of(file.name);
+    if (!file.name.ends_with(".h") || std::regex_match(file.name, hidden)) continue;
+    if (layer != "core" && layer != "runtime" && layer != "ops") continue;
+    for (const std::string& include : file.includes())
+      EXPECT_FALSE(std::regex_match(include, heavy)) << file.name << " includes " << include;
+  }
+}
+
+/// Kernels of an operation's folder by the names of the functions that return them.
+std::set<std::string> matches(const std::string& text, const std::regex& pattern) {
+  std::set<std::string> found;
+  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) found.insert((*it)[1]);
+  return found;
+}
+
+/// Functions of one folder's files that return a kernel, and those whose kernel stands in a list.
+struct Kernels {
+  std::set<std::string> defined, listed;
+
+  explicit Kernels(const std::vector<SourceFile>& files) {
+    static const std::regex definition(R"(\nconst KernelInfo& (?:\w+::)?(\w+)\(\) \{)");
+    static const std::regex list(R"(::kernels\(\) \{([^}]*\{[^}]*\}))"), line(R"(&(?:\w+::)?(\w+)\(\))");
+    for (const SourceFile& file : files) {
+      if (file.is_test()) continue;
+      const std::set<std::string> here = matches(file.text, definition);
+      defined.insert(here.begin(), here.end());
+      for (const std::string& body : matches(file.text, list)) listed.merge(matches(body, line));
+      const bool makes_kernels = file.name.ends_with(".cpp") && file.text.find("make_kernel<") != std::string::npos;
+      if (makes_kernels && here.empty()) defined.insert("something in " + file.name);
+    }
+  }
+};
+
+TEST(Lists, have_a_line_for_every_kernel_and_a_kernel_for_every_line) {
+  for (const fs::directory_entry& folder : fs::directory_iterator(kLibrary / "ops")) {
+    if (!folder.is_directory()) continue;
+    const Kernels kernels(sources_below(fs::relative(folder.path(), kSourceFolder)));
+    EXPECT_EQ(kernels.defined, kernels.listed) << "kernels defined and listed in " << folder.path();
+    EXPECT_FALSE(kernels.listed.empty()) << folder.path();
+  }
+}
+
+TEST(Lists, that_lack_a_line_are_noticed) {
+  const SourceFile list = {"toy.cpp",
+                           "X Toy::kernels() {\n  static const K* const list[] = {&cpu(), &ns::reference()};\n"};
+  const SourceFile reference = {"toy_reference.cpp", "\nconst KernelInfo& toy_kernels::reference() {\n make_kernel<"};
+  const SourceFile cpu = {"toy_cpu.cpp", "\nconst KernelInfo& toy_kernels::cpu() {\n make_kernel<"};
+  const SourceFile cuda = {"toy_cuda.cpp", "\nconst KernelInfo& toy_kernels::cuda() {\n make_kernel<"};
+  const SourceFile loose = {"toy_loose.cpp", "auto kernel = make_kernel<"};
+  const auto complete = [](std::vector<SourceFile> files) {
+    const Kernels kernels(files);
+    return kernels.defined == kernels.listed;
+  };
+  EXPECT_TRUE(complete({list, reference, cpu}));
+  EXPECT_FALSE(complete({list, reference, cpu, cuda})) << "a kernel without its line";
+  EXPECT_FALSE(complete({list, reference})) << "a line without its kernel";
+  EXPECT_FALSE(complete({list, reference, cpu, loose})) << "a kernel that nobody can list";
+}
+
+TEST(Lists, have_a_line_for_every_operation_folder) {
+  const std::string list = read_text(kLibrary / "ops/operations.h");
+  size_t folders = 0;
+  for (const fs::directory_entry& folder : fs::directory_iterator(kLibrary / "ops")) {
+    if (!folder.is_directory()) continue;
+    ++folders;
+    const std::string name = folder.path().filename();
+    EXPECT_THAT(list, ::testing::HasSubstr("#include \"ejkernel/ops/" + name + "/" + name + ".h\""));
+    EXPECT_NO_THROW(KernelRegistry::instance().find(name)) << "a folder is named after its operation";
+  }
+  EXPECT_GE(builtin_operations().size(), folders);
+}
+
+}  // namespace
+}  // namespace ejk::testing
