@@ -3,6 +3,9 @@
 // (reliability A6). `Arithmetic` says in what precision, in which order, and how P and dS are rounded:
 //
 //   struct Arithmetic { using Real; int64_t order(int64_t position, int64_t count) const; Real round(Real) const; };
+//
+// One that also says `bool wants(int64_t key) const` leaves the other keys out: a gradient's sums over rows can be had
+// for a few keys alone.
 #pragma once
 
 #include <algorithm>
@@ -99,6 +102,8 @@ class Formula {
     row.count = 0;
     for (int64_t position = 0; position < s.k_len; ++position) {
       const int64_t j = a_.order(position, s.k_len);
+      if constexpr (requires { a_.wants(j); })
+        if (!a_.wants(j)) continue;
       if (!p_.visible(s, h, i, j)) continue;
       const T* k = p_.key.as<const T>() + p_.k.offset(b, s.k_begin + j, g);
       Real dot = 0;

@@ -129,30 +129,37 @@ std::vector<bool> AttentionOracle::choose_rows() const {
   return chosen;
 }
 
-/// (sequence, kv head) pairs that are judged: what a gradient of keys is summed over stays together.
-std::vector<bool> AttentionOracle::choose_groups() const {
+bool AttentionOracle::Sample::complete() const {
+  return share == 1 && std::find(groups.begin(), groups.end(), false) == groups.end();
+}
+bool AttentionOracle::Sample::has_row(int64_t head, int64_t i) const {
+  return share == 1 || Random(seed ^ static_cast<uint64_t>(head << 32 ^ i)).uniform() < share;
+}
+bool AttentionOracle::Sample::has_key(int64_t j) const {
+  return share == 1 || Random(~seed ^ static_cast<uint64_t>(j)).uniform() < share;
+}
+
+AttentionOracle::Sample AttentionOracle::choose_groups() const {
   const attention::Problem& p = problem_;
-  double total = 0;
   std::vector<double> of_group;
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
-    for (int64_t g = 0; g < p.num_kv_heads; ++g) {
-      of_group.push_back(2 * work(s) * static_cast<double>(p.group() * s.q_len));
-      total += of_group.back();
-    }
+    of_group.insert(of_group.end(), index(p.num_kv_heads), 2 * work(s) * static_cast<double>(p.group() * s.q_len));
   }
-  std::vector<bool> chosen(of_group.size(), total <= budget_);
-  if (total <= budget_ || chosen.empty()) return chosen;
-  Random random(seed_ ^ 0x47525053u);
+  const double total = std::accumulate(of_group.begin(), of_group.end(), 0.0);
+  Sample sample{.groups = std::vector<bool>(of_group.size(), total <= budget_), .seed = seed_ ^ 0x47525053u};
+  if (total <= budget_) return sample;
+  Random random(sample.seed);
   double spent = 0;
-  const auto first = static_cast<size_t>(random.below(static_cast<int64_t>(chosen.size())));
-  for (size_t n = 0; n < chosen.size(); ++n) {
-    const size_t at = (first + n) % chosen.size();
-    if (n > 0 && spent + of_group[at] > budget_) continue;
-    chosen[at] = true;
+  const auto first = static_cast<size_t>(random.below(static_cast<int64_t>(of_group.size())));
+  for (size_t n = 0; n < of_group.size(); ++n) {
+    const size_t at = (first + n) % of_group.size();
+    if (spent > 0 && spent + of_group[at] > budget_) continue;
+    sample.groups[at] = true;
     spent += of_group[at];
   }
-  return chosen;
+  if (spent > budget_) sample.share = budget_ / (2 * spent);
+  return sample;
 }
 
 namespace {
@@ -278,22 +285,26 @@ AttentionOracle::Forward AttentionOracle::forward() const {
 
 namespace {
 
-/// Cotangents of one row, in some precision.
+/// What the backward is given for one row, in some precision.
+template <class Real>
+struct RowValues {
+  const Real *out, *d_out;
+  Real lse, d_lse;
+};
+
 template <class Real>
 struct RowCotangents {
   RowCotangents(const attention::Problem& p, const AttentionOracle::Cotangents& c)
       : p_(p), c_(c), out(index(p.value_dim)), d_out(out) {}
 
-  typename Formula<double, Baseline<Real>>::Cotangent load(const Sequence& s, int64_t h, int64_t i) {
+  RowValues<Real> load(const Sequence& s, int64_t h, int64_t i) {
     const RowPlace at = place_of(p_, s, h, i);
     for (int64_t d = 0; d < p_.value_dim; ++d) {
       out[index(d)] = static_cast<Real>(c_.out.as<const double>()[at.out * p_.value_dim + d]);
       d_out[index(d)] = static_cast<Real>(c_.d_out.as<const double>()[at.out * p_.value_dim + d]);
     }
-    return {.out = out.data(),
-            .d_out = d_out.data(),
-            .lse = static_cast<Real>(c_.lse.as<const double>()[at.lse]),
-            .d_lse = static_cast<Real>(c_.d_lse.present() ? c_.d_lse.as<const double>()[at.lse] : 0)};
+    return {out.data(), d_out.data(), static_cast<Real>(c_.lse.as<const double>()[at.lse]),
+            static_cast<Real>(c_.d_lse.present() ? c_.d_lse.as<const double>()[at.lse] : 0)};
   }
 
   const attention::Problem& p_;
@@ -332,29 +343,40 @@ std::vector<double> shared_over_heads(const attention::Problem& p, const std::ve
 
 }  // namespace
 
-/// One run over all chosen rows. Run 3 is the reference itself, in double and in order.
+/// A baseline that can leave keys out.
 template <class Real>
-void AttentionOracle::run_backward(size_t run, const Cotangents& c, const std::vector<bool>& chosen,
+struct AttentionOracle::Arithmetic : Baseline<Real> {
+  const Sample* sample = nullptr;  // null: all keys
+  bool wants(int64_t j) const { return sample == nullptr || sample->has_key(j); }
+};
+
+/// One run over what is sampled. Run 3 is the reference itself, in double and in order.
+template <class Real>
+void AttentionOracle::run_backward(size_t run, Pass pass, const Cotangents& c, const Sample& sample,
                                    Backward& to) const {
   const attention::Problem& p = problem_;
-  const bool is_reference = run == 3;
-  const Formula<double, Baseline<Real>> formula(
-      p, {.run = is_reference ? 0 : run, .dtype = is_reference ? DType::f64 : dtype_});
+  const bool is_reference = run == 3, rows = pass != Pass::keys, keys = pass != Pass::rows;
+  Arithmetic<Real> arithmetic;
+  if (!is_reference) arithmetic.run = run, arithmetic.dtype = dtype_;
+  if (pass == Pass::keys) arithmetic.sample = &sample;
+  const Formula<double, Arithmetic<Real>> formula(p, arithmetic);
   auto target = [&](Sum& sum) -> std::vector<double>& { return is_reference ? sum.ref : sum.runs[run]; };
-  std::vector<Real> key(to.key.ref.size()), value(to.value.ref.size()), bias(to.bias.ref.size()),
+  std::vector<Real> key(keys ? to.key.ref.size() : 0), value(keys ? to.value.ref.size() : 0), bias(to.bias.ref.size()),
       sinks(index(p.num_sinks * p.num_q_heads)), query(index(p.head_dim));
   RowMemory<Real> memory(p);
   RowCotangents<Real> cotangents(p, c);
-  for_groups(p, chosen, is_reference ? 0 : run, [&](const Sequence& s, int64_t h, int64_t i) {
-    const int64_t keys = p.batch_of(s) * p.k_rows * p.num_kv_heads;
-    const auto loaded = cotangents.load(s, h, i);
-    formula.backward(s, h, i, loaded, memory.row,
+  for_groups(p, sample.groups, arithmetic.run, [&](const Sequence& s, int64_t h, int64_t i) {
+    if (pass == Pass::rows && !sample.has_row(h, i)) return;
+    const int64_t first = p.batch_of(s) * p.k_rows * p.num_kv_heads;
+    const RowValues<Real> given = cotangents.load(s, h, i);
+    formula.backward(s, h, i, {.out = given.out, .d_out = given.d_out, .lse = given.lse, .d_lse = given.d_lse},
+                     memory.row,
                      {.d_query = query.data(),
-                      .d_key = key.data() + keys * p.head_dim,
-                      .d_value = value.data() + keys * p.value_dim,
+                      .d_key = keys ? key.data() + first * p.head_dim : nullptr,
+                      .d_value = keys ? value.data() + first * p.value_dim : nullptr,
                       .d_bias = bias.empty() ? nullptr : bias.data(),
                       .d_sinks = sinks.data() + h * p.num_sinks});
-    std::copy(query.begin(), query.end(), target(to.query).begin() + place_of(p, s, h, i).out * p.head_dim);
+    if (rows) std::copy(query.begin(), query.end(), target(to.query).begin() + place_of(p, s, h, i).out * p.head_dim);
   });
   if (p.num_sinks > 0 && c.d_lse.present())
     for_unowned(p, [&](int64_t h, int64_t at) {
@@ -363,23 +385,28 @@ void AttentionOracle::run_backward(size_t run, const Cotangents& c, const std::v
         sinks[index(h * p.num_sinks + a)] +=
             static_cast<Real>(std::exp(p.sink_at(h, a) - lse) * c.d_lse.as<const double>()[at]);
     });
-  target(to.key).assign(key.begin(), key.end());
-  target(to.value).assign(value.begin(), value.end());
+  if (keys) {
+    target(to.key).assign(key.begin(), key.end());
+    target(to.value).assign(value.begin(), value.end());
+  }
   target(to.bias).assign(bias.begin(), bias.end());
   target(to.sinks) = shared_over_heads(p, {sinks.begin(), sinks.end()});
 }
 
 /// S: the same walk with the squares of the terms.
-void AttentionOracle::measure_backward(const Cotangents& c, const std::vector<bool>& chosen, Backward& to) const {
+void AttentionOracle::measure_backward(Pass pass, const Cotangents& c, const Sample& sample, Backward& to) const {
   const attention::Problem& p = problem_;
-  const Formula<double, DoubleArithmetic> formula(p, {});
+  Arithmetic<double> arithmetic;
+  if (pass == Pass::keys) arithmetic.sample = &sample;
+  const Formula<double, Arithmetic<double>> formula(p, arithmetic);
   RowMemory<double> memory(p);
   Row<double>& row = memory.row;
   RowCotangents<double> cotangents(p, c);
   std::vector<double> sinks(index(p.num_sinks * p.num_q_heads));
   auto squared = [](double x) { return x * x; };
-  for_groups(p, chosen, 0, [&](const Sequence& s, int64_t h, int64_t i) {
-    const auto given = cotangents.load(s, h, i);
+  for_groups(p, sample.groups, 0, [&](const Sequence& s, int64_t h, int64_t i) {
+    if (pass == Pass::rows && !sample.has_row(h, i)) return;
+    const RowValues<double> given = cotangents.load(s, h, i);
     if (given.lse == -kInfinity) return;
     const int64_t b = p.batch_of(s), g = p.kv_head(h);
     formula.gather(s, h, i, row);
@@ -397,13 +424,13 @@ void AttentionOracle::measure_backward(const Cotangents& c, const std::vector<bo
       double from_value = 0;
       for (int64_t d = 0; d < p.value_dim; ++d) from_value += squared(given.d_out[d] * v[d]);
       const double d_logit = probability * (keep * std::sqrt(from_value) + from_out) * std::abs(row.slopes[n]);
-      for (int64_t d = 0; d < p.head_dim; ++d) {
-        dq[d] += squared(p.scale * d_logit * k[d]);
+      if (!to.bias.squares.empty()) to.bias.squares[index(p.bias_offset(b, h, i, j))] += squared(d_logit);
+      for (int64_t d = 0; d < p.head_dim && pass != Pass::keys; ++d) dq[d] += squared(p.scale * d_logit * k[d]);
+      if (pass == Pass::rows) continue;
+      for (int64_t d = 0; d < p.head_dim; ++d)
         to.key.squares[index(kv * p.head_dim + d)] += squared(p.scale * d_logit * row.q[d]);
-      }
       for (int64_t d = 0; d < p.value_dim; ++d)
         to.value.squares[index(kv * p.value_dim + d)] += squared(probability * keep * given.d_out[d]);
-      if (!to.bias.squares.empty()) to.bias.squares[index(p.bias_offset(b, h, i, j))] += squared(d_logit);
     }
   });
   if (p.num_sinks > 0 && c.d_lse.present())
@@ -429,27 +456,37 @@ AttentionOracle::Backward AttentionOracle::backward(const Cotangents& cotangents
               .query_at = {},
               .key_at = {},
               .value_at = {}};
-  const std::vector<bool> chosen = choose_groups();
-  run_backward<double>(3, c, chosen, to);
-  measure_backward(c, chosen, to);
-  for (size_t run = 0; run < to.query.runs.size(); ++run)
-    dtype_ == DType::f64 ? run_backward<double>(run, c, chosen, to) : run_backward<float>(run, c, chosen, to);
+  const Sample sample = choose_groups();
+  to.complete = sample.complete();
+  const std::vector<Pass> passes = sample.share == 1 ? std::vector{Pass::all} : std::vector{Pass::rows, Pass::keys};
+  for (const Pass pass : passes) {
+    run_backward<double>(3, pass, c, sample, to);
+    measure_backward(pass, c, sample, to);
+    for (size_t run = 0; run < to.query.runs.size(); ++run)
+      dtype_ == DType::f64 ? run_backward<double>(run, pass, c, sample, to)
+                           : run_backward<float>(run, pass, c, sample, to);
+  }
+  if (!to.complete) list_judged(sample, to);
+  return to;
+}
 
-  to.complete = std::find(chosen.begin(), chosen.end(), false) == chosen.end();
-  if (to.complete) return to;
-  for_groups(p, chosen, 0, [&](const Sequence& s, int64_t h, int64_t i) {
+/// The elements whose sums are whole although not everything was computed.
+void AttentionOracle::list_judged(const Sample& sample, Backward& to) const {
+  const attention::Problem& p = problem_;
+  for_groups(p, sample.groups, 0, [&](const Sequence& s, int64_t h, int64_t i) {
+    if (!sample.has_row(h, i)) return;
     for (int64_t d = 0; d < p.head_dim; ++d) to.query_at.push_back(place_of(p, s, h, i).out * p.head_dim + d);
   });
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
     for (int64_t g = 0; g < p.num_kv_heads; ++g)
-      for (int64_t j = 0; j < s.k_len && chosen[index(n * p.num_kv_heads + g)]; ++j) {
+      for (int64_t j = 0; j < s.k_len && sample.groups[index(n * p.num_kv_heads + g)]; ++j) {
+        if (!sample.has_key(j)) continue;
         const int64_t kv = (p.batch_of(s) * p.k_rows + s.k_begin + j) * p.num_kv_heads + g;
         for (int64_t d = 0; d < p.head_dim; ++d) to.key_at.push_back(kv * p.head_dim + d);
         for (int64_t d = 0; d < p.value_dim; ++d) to.value_at.push_back(kv * p.value_dim + d);
       }
   }
-  return to;
 }
 
 }  // namespace ejk::testing

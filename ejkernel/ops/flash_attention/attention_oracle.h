@@ -61,16 +61,32 @@ class AttentionOracle {
   Tolerance lse_tolerance() const;
 
  private:
+  /// What of a gradient is judged: (sequence, kv head) groups, and when even one group is too much work, some of their
+  /// rows (whole, for dq) and some of their keys (over all rows, for dk and dv).
+  struct Sample {
+    std::vector<bool> groups = {};
+    double share = 1;
+    uint64_t seed = 0;
+    bool complete() const;
+    bool has_row(int64_t head, int64_t i) const;
+    bool has_key(int64_t j) const;
+  };
+  enum class Pass : uint8_t { all, rows, keys };
+
   template <class Real>
   void run_forward(size_t run, const std::vector<bool>& chosen, Forward& to) const;
   template <class Real>
-  void run_backward(size_t run, const Cotangents& c, const std::vector<bool>& chosen, Backward& to) const;
+  void run_backward(size_t run, Pass pass, const Cotangents& c, const Sample& sample, Backward& to) const;
   void measure_forward(const std::vector<bool>& chosen, Forward& to) const;
-  void measure_backward(const Cotangents& c, const std::vector<bool>& chosen, Backward& to) const;
+  void measure_backward(Pass pass, const Cotangents& c, const Sample& sample, Backward& to) const;
+  void list_judged(const Sample& sample, Backward& to) const;
 
   std::vector<bool> choose_rows() const;
-  std::vector<bool> choose_groups() const;
+  Sample choose_groups() const;
   double work(const attention::Sequence& s) const;
+
+  template <class Real>
+  struct Arithmetic;
 
   std::vector<Array> copies_;  // the inputs in float64
   DType dtype_;                // the query's own
