@@ -147,25 +147,32 @@ constexpr int64_t kMostParts = 64, kRowsPerPart = 2048;
 /// Rows that a group may have, from shapes alone.
 int64_t longest_group(const Problem& p) { return p.chunked() ? std::min(p.chunk_size, p.num_tokens) : p.num_tokens; }
 
-/// How a call with results is cut, from its shapes alone.
+int64_t num_pieces(const Problem& p) {
+  return p.num_batches * p.num_means * p.num_heads * cpu::ceil_div(p.dim, kTileColumns);
+}
+
+/// How a call with results is cut: from its shapes alone, and where it shows in results, not from how tensors lie.
 struct Split {
+  int64_t parts = 1;  ///< of each group's rows; pieces * parts is at most kMostParts when there are several
   int64_t tiles;      ///< of columns in each head
   int64_t pieces;     ///< mean by mean, head by head, tile by tile
-  int64_t parts = 1;  ///< of each group's rows; pieces * parts is at most kMostParts when there are several
   int64_t pieces_per_task;
 
-  explicit Split(const Problem& p) {
+  /// Merges the problem's heads where it can.
+  Split(Problem& p, const Tensor& x, const Tensor& out) {
     constexpr int64_t kElementsPerTask = 32768;
+    if (num_pieces(p) < kMostParts)
+      parts = std::clamp<int64_t>(longest_group(p) / kRowsPerPart, 1, kMostParts / num_pieces(p));
+    p.merge_heads(x, out);
     tiles = cpu::ceil_div(p.dim, kTileColumns);
-    pieces = p.num_batches * p.num_means * p.num_heads * tiles;
-    if (pieces < kMostParts) parts = std::clamp<int64_t>(longest_group(p) / kRowsPerPart, 1, kMostParts / pieces);
+    pieces = num_pieces(p);
     const int64_t typical = p.packed() && !p.chunked() ? p.num_tokens / p.num_sequences : longest_group(p);
     const int64_t elements = std::clamp<int64_t>(typical, 1, kElementsPerTask) * std::min(p.dim, kTileColumns);
     pieces_per_task = std::max<int64_t>(kElementsPerTask / elements, 1);
   }
 };
 
-/// What the workspace holds. Its size does not depend on how the caller's outputs lie, as a Split does.
+/// What the workspace holds.
 struct Memory {
   int64_t* first_means;
   double* sums;     ///< [piece][part][kTileColumns]; only when rows may be cut into parts
@@ -244,8 +251,7 @@ struct Cpu {
     if (offsets.present())
       for (int64_t n = 0; n <= p.num_sequences; ++n) offsets.as<int32_t>()[n] = static_cast<int32_t>(map.first_mean(n));
     if (out.num_elements() == 0) return;
-    p.merge_heads(x, out);
-    const Split split(p);
+    const Split split(p, x, out);
     if (split.parts == 1)
       pool_whole_groups(p, map, split, x, out);
     else
