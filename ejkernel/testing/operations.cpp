@@ -5,6 +5,7 @@
 
 #include "ejkernel/core/validate.h"
 #include "ejkernel/ops/flash_attention/flash_attention_cases.h"
+#include "ejkernel/ops/mean_pooling/mean_pooling_cases.h"
 
 namespace ejk::testing {
 
@@ -12,6 +13,8 @@ std::span<const TestOperation* const> test_operations() {
   static const std::array list = {
       &flash_attention_tests(),
       &flash_attention_backward_tests(),
+      &mean_pooling_tests(),
+      &mean_pooling_backward_tests(),
   };
   return list;
 }

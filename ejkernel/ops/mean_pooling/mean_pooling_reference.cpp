@@ -1,12 +1,12 @@
 // The formula in double, one group of rows after the other. Any dtype, any strides; the fallback that never refuses.
+#include <algorithm>
+
 #include "ejkernel/ops/mean_pooling/mean_pooling.h"
-#include "ejkernel/ops/mean_pooling/mean_pooling_formula_internal.h"
+#include "ejkernel/ops/mean_pooling/mean_pooling_internal.h"
 
 namespace ejk {
 namespace {
 
-using pooling::DoubleArithmetic;
-using pooling::Formula;
 using pooling::Group;
 using pooling::Layout;
 using pooling::Problem;
@@ -22,24 +22,46 @@ struct Reference {
 
   static void run(const Call<MeanPooling>& call, const RunContext& context) {
     const Problem p = pooling::make_problem(call.inputs, call.params);
-    const Formula<DoubleArithmetic> formula(p, {});
     const Tensor &out = call.outputs.out, &offsets = call.outputs.chunk_offsets;
     double* mean = reinterpret_cast<double*>(context.workspace.data());
-    for (int64_t n = 0; n < out.num_elements(); ++n) set(out, n, 0);  // rows past the last chunk stay so
-    auto pool = [&](const Group& g, int64_t h) {
-      if (!out.present()) return;
-      formula.forward(call.inputs.x, g, h, mean);
-      const int64_t at = p.means_of(out).offset(g.batch, g.mean, h);
-      for (int64_t d = 0; d < p.dim; ++d) store_from_double(out.data, out.dtype, at + d, mean[d]);
-    };
-    auto note_offset = [&](int64_t sequence, int64_t first_mean) {
-      if (offsets.present()) set(offsets, sequence, static_cast<double>(first_mean));
-    };
-    for_each_mean(p, context.status, pool, note_offset);
+    for (int64_t n = 0; n < out.num_elements(); ++n) set(out, n, 0);  // rows past the last mean stay so
+    int64_t first_mean = 0;
+    for (int64_t n = 0; n < p.num_sequences; ++n) {
+      const Sequence s = p.sequence(n, first_mean, context.status);
+      if (offsets.present()) set(offsets, n, static_cast<double>(first_mean));
+      if (out.num_elements() > 0) pool_sequence(p, call.inputs.x, out, s, mean);
+      first_mean = p.mean_after(s);
+    }
+    if (offsets.present()) set(offsets, p.num_sequences, static_cast<double>(first_mean));
+  }
+
+  static void pool_sequence(const Problem& p, const Tensor& x, const Tensor& out, const Sequence& s, double* mean) {
+    for (int64_t c = 0; c < p.num_means_of(s.length); ++c) {
+      const Group g = p.group(s, c);
+      if (g.mean >= p.num_means) return;  // overlapping sequences have more chunks than there are rows
+      for (int64_t h = 0; h < p.num_heads; ++h) {
+        pool_group(p, x, g, h, mean);
+        const int64_t at = p.means_of(out).offset(g.batch, g.mean, h);
+        for (int64_t d = 0; d < p.dim; ++d) store_from_double(out.data, out.dtype, at + d, mean[d]);
+      }
+    }
+  }
+
+  /// The mean of head h's columns over a group.
+  static void pool_group(const Problem& p, const Tensor& x, const Group& g, int64_t h, double* mean) {
+    const Layout rows = p.rows_of(x);
+    std::fill_n(mean, p.dim, 0.0);
+    for (int64_t row = g.begin; row < g.begin + g.length; ++row) {
+      if (!p.selected(g.batch, row)) continue;
+      const int64_t at = rows.offset(g.batch, row, h);
+      for (int64_t d = 0; d < p.dim; ++d) mean[d] += load_as_double(x.data, x.dtype, at + d);
+    }
+    const auto count = static_cast<double>(p.count(g));
+    for (int64_t d = 0; d < p.dim; ++d) mean[d] /= count;
   }
 };
 
-/// Row blocks are gathered from every sequence that claims them: what several sequences claim is summed in double.
+/// Blocks of rows are gathered from every sequence that claims them: what several claim is summed in double.
 struct BackwardReference {
   static constexpr std::string_view kName = "reference";
   static constexpr Platform kPlatform = Platform::reference;
@@ -52,50 +74,53 @@ struct BackwardReference {
 
   static void run(const Call<MeanPoolingBackward>& call, const RunContext& context) {
     const Problem p = pooling::make_problem(call.inputs, call.params);
-    for (int64_t n = 0; n < p.num_sequences; ++n)
-      p.sequence(n, 0, context.status);  // faults, even if nothing is wanted
+    for (int64_t n = 0; n < p.num_sequences; ++n) p.sequence(n, 0, context.status);  // faults, even if none is wanted
     if (call.outputs.x.num_elements() == 0) return;
-    double* block = reinterpret_cast<double*>(context.workspace.data());
+    double* sums = reinterpret_cast<double*>(context.workspace.data());
     for (int64_t b = 0; b < p.num_batches; ++b) {
-      const int64_t masked = p.mask.present() ? p.count({.batch = b, .length = p.num_tokens}) : 0;
+      const int64_t selected =
+          p.mask.present() ? p.count({.batch = b, .begin = 0, .length = p.num_tokens, .mean = 0}) : 0;
       for (int64_t h = 0; h < p.num_heads; ++h)
         for (int64_t row = 0; row < p.num_tokens; row += kBlockRows) {
-          const int64_t past = std::min(row + kBlockRows, p.num_tokens);
-          std::fill_n(block, kBlockRows * p.dim, 0.0);
-          const Rows rows = {.b = b, .h = h, .row = row, .past = past, .masked = masked};
-          gather(p, call.inputs.d_out, rows, block);
-          store(p, call.outputs.x, rows, block);
+          const Block block = {
+              .b = b, .h = h, .begin = row, .end = std::min(row + kBlockRows, p.num_tokens), .selected = selected};
+          std::fill_n(sums, kBlockRows * p.dim, 0.0);
+          gather(p, call.inputs.d_out, block, sums);
+          store(p, call.outputs.x, block, sums);
         }
     }
   }
 
-  /// Rows [row, past) of head h, and the rows that a mask selects in their batch entry (0 without one).
-  struct Rows {
-    int64_t b, h, row, past, masked;
+  /// Rows [begin, end) of head h; `selected` is how many rows a mask selects in their batch entry, 0 without one.
+  struct Block {
+    int64_t b, h, begin, end, selected;
   };
 
   /// Adds every sequence's share to a block of rows.
-  static void gather(const Problem& p, const Tensor& d_out, const Rows& rows, double* block) {
-    const Formula<DoubleArithmetic> formula(p, {});
-    const int64_t first = p.packed() ? 0 : rows.b, last = p.packed() ? p.num_sequences : rows.b + 1;
+  static void gather(const Problem& p, const Tensor& d_out, const Block& block, double* sums) {
+    const Layout means = p.means_of(d_out);
+    const int64_t first = p.packed() ? 0 : block.b, past = p.packed() ? p.num_sequences : block.b + 1;
     int64_t first_mean = 0;
-    for (int64_t n = first; n < last; ++n) {
+    for (int64_t n = first; n < past; ++n) {
       const Sequence s = p.sequence(n, first_mean, nullptr);
       first_mean = p.mean_after(s);
-      for (int64_t r = std::max(rows.row, s.begin); r < std::min(rows.past, s.begin + s.length); ++r) {
-        const Group g = p.group_of_row(s, r - s.begin);
-        if (g.mean >= p.num_means || !p.selected(rows.b, r)) continue;
-        const int64_t count = rows.masked > 0 ? rows.masked : g.length;
-        formula.backward(d_out, g, rows.h, count, block + (r - rows.row) * p.dim);
+      for (int64_t row = std::max(block.begin, s.begin); row < std::min(block.end, s.begin + s.length); ++row) {
+        const Group g = p.group_of_row(s, row - s.begin);
+        if (g.mean >= p.num_means || !p.selected(block.b, row)) continue;
+        const auto count = static_cast<double>(block.selected > 0 ? block.selected : g.length);
+        const int64_t at = means.offset(g.batch, g.mean, block.h);
+        for (int64_t d = 0; d < p.dim; ++d)
+          sums[(row - block.begin) * p.dim + d] += load_as_double(d_out.data, d_out.dtype, at + d) / count;
       }
     }
   }
 
-  static void store(const Problem& p, const Tensor& d_x, const Rows& rows, const double* block) {
-    const Layout layout = p.rows_of(d_x);
-    for (int64_t r = rows.row; r < rows.past; ++r)
+  static void store(const Problem& p, const Tensor& d_x, const Block& block, const double* sums) {
+    const Layout rows = p.rows_of(d_x);
+    for (int64_t row = block.begin; row < block.end; ++row)
       for (int64_t d = 0; d < p.dim; ++d)
-        store_from_double(d_x.data, d_x.dtype, layout.offset(rows.b, r, rows.h) + d, block[(r - rows.row) * p.dim + d]);
+        store_from_double(d_x.data, d_x.dtype, rows.offset(block.b, row, block.h) + d,
+                          sums[(row - block.begin) * p.dim + d]);
   }
 };
 

@@ -6,9 +6,12 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "ejkernel/ops/mean_pooling/mean_pooling_cases.h"
+#include "ejkernel/testing/check.h"
 #include "ejkernel/testing/values.h"
 
 namespace ejk {
@@ -266,6 +269,41 @@ TEST(MeanPooling, the_gradient_says_what_it_misses) {
   EXPECT_THAT(refusal({.d_out = f32({1, 1, 1, 1}, {1})}, {.chunk_size = 2, .num_tokens = 3}),
               HasSubstr("d_out total_chunks must equal the forward's 2, got 1"));
   EXPECT_THAT(refusal({.d_out = d_out}, {.num_tokens = -1}), HasSubstr("num_tokens must be >= 0"));
+}
+
+/// The reference without the last row of the batched form.
+struct LeavesOutARow {
+  static constexpr std::string_view kName = "leaves_out_a_row";
+  static constexpr Platform kPlatform = Platform::cpu;
+
+  static Support supports(const Call<MeanPooling>& call, const DeviceProperties&) {
+    const bool batched = !call.inputs.cu_seqlens.present() && !call.params.chunk_size;
+    return batched && call.inputs.x.shape[1] > 1 ? Support::yes() : Support::no("not written for it");
+  }
+  static void run(const Call<MeanPooling>& call, const RunContext&) {
+    MeanPooling::Inputs in = call.inputs;
+    --in.x.shape[1];
+    if (in.mask.present()) --in.mask.shape[1];
+    const Array out = mean_pooling(in, call.params, {.plan = {.kernel = "reference"}}).out;
+    for (int64_t n = 0; n < out.num_elements(); ++n) set(call.outputs.out, n, get(out, n));
+  }
+};
+
+TEST(MeanPooling, the_error_rule_catches_a_kernel_that_leaves_out_a_row) {
+  const auto kernel = std::make_shared<const KernelInfo>(make_kernel<MeanPooling, LeavesOutARow>());
+  const testing::TestOperation& tests = testing::mean_pooling_tests();
+  int met = 0, caught = 0;
+  for (uint64_t seed = 1; met < 120; ++seed) {
+    const testing::PoolingCase c = testing::random_pooling_case({.seed = seed, .size = testing::Size::small});
+    // A row counts if the mask selects it, and if there is an entry for it to count in.
+    if (c.batch == 0 || c.data != testing::PoolingData::normal || (c.masked && c.mask_density < 1)) continue;
+    const testing::Problem problem = testing::make_pooling_problem(c);
+    if (!supports(problem, kernel).ok) continue;
+    ++met;
+    const testing::Verdict verdict = check_kernel(problem, tests.oracle(problem, testing::kTestBudget), kernel);
+    caught += verdict.failures.empty() ? 0 : 1;
+  }
+  EXPECT_GE(caught, met * 9 / 10);
 }
 
 }  // namespace
