@@ -12,7 +12,7 @@
 //
 //   const TestOperation& toy_tests() {
 //     static const TestOperation tests = [] {
-//       TestOperation t{.declaration = &operation<Toy>()};
+//       TestOperation t{.declaration = &declaration<Toy>()};
 //       t.cases = {{.name = "one_row", .tags = kEdge, .make = [] { return make_problem({.rows = 1}); }}};
 //       t.random = [](const RandomRequest& request) { return make_problem(random_description(request)); };
 //       t.oracle = [](const Problem& problem, double budget) { return answer(problem); };

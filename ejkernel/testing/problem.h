@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ejkernel/core/operation.h"
+#include "ejkernel/runtime/registry.h"
 #include "ejkernel/testing/buffer.h"
 
 namespace ejk::testing {
@@ -14,6 +15,13 @@ namespace ejk::testing {
 /// How much work a random problem may be: `tiny` for finite differences and thousands of reruns, `normal` for accuracy.
 enum class Size : uint8_t { tiny, small, normal };
 std::string_view name(Size size);
+
+/// An operation's declaration as the library registers it. `operation<Op>()` would need the operation's own functions,
+/// which a shared library does not export.
+template <class Op>
+const Operation& declaration() {
+  return *KernelRegistry::instance().find(Op::kName)->declaration;
+}
 
 struct Problem {
   const Operation* operation = nullptr;

@@ -22,7 +22,7 @@ int64_t sum_of(const std::vector<int64_t>& lengths) {
 class Builder {
  public:
   explicit Builder(const AttentionCase& c)
-      : c_(c), random_(c.seed ^ 0x464C4153u), problem_(Problem::of(operation<FlashAttention>())) {
+      : c_(c), random_(c.seed ^ 0x464C4153u), problem_(Problem::of(declaration<FlashAttention>())) {
     problem_.seed = c.seed;
     problem_.params = ParamsBlock::of(c.params);
     problem_.label = to_string(c);

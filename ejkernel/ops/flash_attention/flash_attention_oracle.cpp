@@ -104,7 +104,7 @@ std::vector<Case> cases_of(Problem (*make)(const AttentionCase&), bool gradient)
 
 const TestOperation& flash_attention_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<FlashAttention>()};
+    TestOperation t{.declaration = &declaration<FlashAttention>()};
     t.cases = cases_of(make_attention_problem, false);
     t.random = [](const RandomRequest& request) {
       Problem problem = make_attention_problem(random_attention_case(request, {.gradient = request.differentiable}));
@@ -119,7 +119,7 @@ const TestOperation& flash_attention_tests() {
 
 const TestOperation& flash_attention_backward_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<FlashAttentionBackward>()};
+    TestOperation t{.declaration = &declaration<FlashAttentionBackward>()};
     t.cases = cases_of(make_backward_problem, true);
     t.random = [](const RandomRequest& request) {
       Problem problem = make_backward_problem(random_attention_case(request, {.gradient = true}));
