@@ -3,6 +3,8 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,8 @@ struct CallFlags {
   std::map<std::string, int64_t> dims;
   std::vector<std::string> inputs;  ///< optional inputs: "bias", or "bias=f32[1, 1, 8, 8]"
   std::vector<std::pair<std::string, std::string>> params;
+  std::string case_name;  ///< a named problem in place of all the above; parameters may be changed
+  uint64_t seed = 0;      ///< of random data
   std::string platform, kernel, policy;
   std::vector<std::string> config;  ///< "block_q=64"
 };
@@ -31,19 +35,20 @@ std::string forward_of(std::string_view operation);
 
 /// Declares a command for each operation, with its flags. A gradient that has a forward operation takes the forward's
 /// flags: the call is made from one of the forward.
-void declare_operations(Options& verb, CallFlags& flags);
+/// `cases`, when given, takes any number of --case; otherwise `flags` takes one.
+void declare_operations(Options& verb, CallFlags& flags, std::vector<std::string>* cases = nullptr);
 /// Only --platform, --kernel, --config and --policy.
 void declare_choice(Options& options, CallFlags& flags);
 
 /// The parsed choice flags.
 PlanOptions plan_options(const CallFlags& flags);
 
-/// A call as the runtime takes it. `owned` holds the buffers that the inputs view; specs have none.
+/// A call as the runtime takes it. `owners` keep the buffers that the inputs view; specs have none.
 struct ToolCall {
   std::string operation;
   std::vector<Tensor> inputs = {};
   ParamsBlock params = {};
-  std::vector<Array> owned = {};
+  std::vector<std::shared_ptr<const void>> owners = {};
 };
 /// The forward call, as specs. InvalidArgument names what is missing or wrong.
 ToolCall make_call(const CallFlags& flags);
@@ -51,8 +56,13 @@ ToolCall make_call(const CallFlags& flags);
 ToolCall make_specs(const CallFlags& flags);
 /// InvalidArgument unless the command line names an operation.
 void require_operation(std::string_view verb, const CallFlags& flags);
-/// The gradient's call for specs of a forward call; only the first output has a cotangent.
-ToolCall gradient_specs(const ToolCall& forward);
+/// The gradient's call for a forward call and its outputs, all specs or all with data; only the first output has a
+/// cotangent.
+ToolCall gradient_of(const ToolCall& forward, std::span<const Tensor> outputs, const Tensor& cotangent);
+/// Names of the dimensions of an operation's inputs, in the order of the declaration: of one form, or of all.
+std::vector<std::string> dim_names(const Operation& op, std::optional<int> form);
+/// Whether any flag but a parameter describes the problem.
+bool names_a_shape(const CallFlags& flags);
 /// Whether any flag describes the problem itself.
 bool names_a_problem(const CallFlags& flags);
 

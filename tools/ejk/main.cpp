@@ -4,6 +4,13 @@
 namespace {
 
 constexpr ejk::tool::Verb kVerbs[] = {
+    {"bench", "times named problems, against the machine's peak or a baseline",
+     "  ejk bench\n  ejk bench flash_attention --case llama3_8b_prefill_1k --kernel cpu --threads 1\n"
+     "  ejk bench flash_attention --backward --dtype bf16 --q_len 2048 --json\n"
+     "  ejk bench flash_attention --save before.json && (… edit, build …) && "
+     "ejk bench flash_attention --baseline before.json --fail-over 5%\n"
+     "  ejk bench flash_attention --baseline-kernel reference --q_len 128\n  ejk bench --overhead",
+     ejk::tool::declare_bench},
     {"docs", "writes the generated pages of the documentation", "  ejk docs\n  ejk docs --check docs",
      ejk::tool::declare_docs},
     {"explain", "which kernel and config a call gets, and why",
@@ -15,6 +22,10 @@ constexpr ejk::tool::Verb kVerbs[] = {
      ejk::tool::declare_header},
     {"list", "the operations and their kernels",
      "  ejk list\n  ejk list flash_attention\n  ejk list --platform cpu --json", ejk::tool::declare_list},
+    {"run", "one call on random data: results, time, kernel",
+     "  ejk run flash_attention --dtype bf16 --q_len 1024 --causal\n  ejk run mean_pooling --num_seqs 4 --seed 7 "
+     "--json",
+     ejk::tool::declare_run},
 };
 
 }  // namespace

@@ -146,6 +146,11 @@ Options& Options::value(const std::string& name, int64_t& to, const std::string&
   return *this;
 }
 
+Options& Options::value(const std::string& name, uint64_t& to, const std::string& placeholder, const std::string& doc) {
+  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
+  return *this;
+}
+
 Options& Options::value(const std::string& name, double& to, const std::string& placeholder, const std::string& doc) {
   command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
   return *this;

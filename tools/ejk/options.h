@@ -29,6 +29,7 @@ class Options {
   Options& flag(const std::string& name, std::function<void(bool)> set, const std::string& doc);
   Options& value(const std::string& name, std::string& to, const std::string& placeholder, const std::string& doc);
   Options& value(const std::string& name, int64_t& to, const std::string& placeholder, const std::string& doc);
+  Options& value(const std::string& name, uint64_t& to, const std::string& placeholder, const std::string& doc);
   Options& value(const std::string& name, double& to, const std::string& placeholder, const std::string& doc);
   /// The text of every occurrence, in order.
   Options& value(const std::string& name, std::function<void(const std::string&)> set, const std::string& placeholder,

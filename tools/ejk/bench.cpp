@@ -1,0 +1,269 @@
+// ejk bench: named problems, timed; how far from the machine's own peak, which the same run measures.
+#include "tools/ejk/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "ejkernel/core/environment.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/core/version.h"
+#include "ejkernel/runtime/config.h"
+#include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/json.h"
+#include "ejkernel/runtime/registry.h"
+#include "tools/ejk/cases.h"
+#include "tools/ejk/print.h"
+#include "tools/ejk/verbs.h"
+#include "tools/ejk/workload.h"
+
+namespace ejk::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What the flags ask to be timed.
+std::vector<BenchEntry> entries_of(const BenchFlags& flags) {
+  std::vector<BenchEntry> entries;
+  const auto add = [&](const std::string& operation, const std::string& name, const std::string& case_name) {
+    BenchEntry entry{name, flags.call};
+    entry.call.operation = operation;
+    entry.call.case_name = case_name;
+    entries.push_back(std::move(entry));
+  };
+  if (names_a_problem(flags.call) && flags.cases.empty()) {
+    require_operation("bench", flags.call);
+    add(flags.call.operation, flags.call.operation, "");
+    return entries;
+  }
+  for (const std::string& case_name : flags.cases) {
+    require_operation("bench", flags.call);
+    add(flags.call.operation, case_name, case_name);
+  }
+  if (!entries.empty()) return entries;
+  for (const std::string& operation : KernelRegistry::instance().names()) {
+    if (!flags.call.operation.empty() && operation != flags.call.operation) continue;
+    if (flags.call.operation.empty() && !forward_of(operation).empty()) continue;  // --backward asks for those
+    for (const NamedCase& c : cases_of(operation))
+      if (c.primary) add(operation, c.name, c.name);
+  }
+  if (entries.empty())
+    throw_invalid("ejk", "bench", "have a problem to time",
+                  fmt::format("an operation without primary cases ({})", flags.call.operation),
+                  "give its dimensions, see ejk bench OP --help");
+  return entries;
+}
+
+BenchResult measure_entry(const BenchFlags& flags, const BenchEntry& entry, Progress& progress) {
+  progress.show(fmt::format("{} …", entry.name));
+  const Workload workload(make_call_with_data(entry.call), plan_options(entry.call), cold_bytes(flags.warm));
+  const Plan& plan = workload.plan();
+  const Work work = plan.work();
+  BenchResult result{.entry = entry,
+                     .kernel = plan.kernel().name,
+                     .config = to_string(plan.kernel(), plan.choice().config),
+                     .tier = std::string(name(plan.choice().tier)),
+                     .time = {},
+                     .flops = work.flops,
+                     .bytes = work.bytes};
+  const Sampler sampler = make_sampler([&](int64_t i) { workload.run(i); });
+  result.time = measure(sampler, {.max_seconds = flags.seconds, .spread = 0.005, .min_samples = 5});
+  progress.clear();
+  return result;
+}
+
+double percent_of_peak(const BenchResult& r, const Peaks& peaks) {
+  return 100 * roofline_seconds(peaks, r.flops, r.bytes) / r.time.median;
+}
+
+std::string command_of(const CallFlags& call) {
+  std::string text = "ejk bench";
+  for (const std::string& argument : arguments_of(call)) text += " " + shell_word(argument);
+  return text;
+}
+
+Json result_json(const BenchResult& r, const Peaks& peaks) {
+  return {{"case", r.entry.name},
+          {"operation", r.entry.call.operation},
+          {"backward", r.entry.call.backward},
+          {"kernel", r.kernel},
+          {"config", r.config},
+          {"tier", r.tier},
+          {"seconds", r.time.median},
+          {"low", r.time.low},
+          {"high", r.time.high},
+          {"samples", r.time.num_samples},
+          {"flops", r.flops},
+          {"bytes", r.bytes},
+          {"percent_of_peak", percent_of_peak(r, peaks)},
+          {"command", command_of(r.entry.call)},
+          {"arguments", arguments_of(r.entry.call)}};
+}
+
+/// e^(mean of logs); 0 when nothing counts.
+double geometric_mean(const std::vector<BenchResult>& results, double (*of)(const BenchResult&)) {
+  double sum = 0;
+  for (const BenchResult& r : results) sum += std::log(of(r));
+  return results.empty() ? 0 : std::exp(sum / static_cast<double>(results.size()));
+}
+
+Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<BenchResult>& results) {
+  const DeviceProperties& device = device_properties({});
+  Json json = {
+      {"version", kVersion},
+      {"device", {{"product", device.product}, {"architecture", device.architecture}, {"threads", peaks.num_threads}}},
+      {"peak_flops", peaks.flops_per_second},
+      {"peak_read_bytes", peaks.bytes_per_second},
+      {"caches", flags.warm ? "warm" : "cold"},
+      {"cases", Json::array()}};
+  for (const BenchResult& r : results) json["cases"].push_back(result_json(r, peaks));
+  json["geometric_mean_seconds"] = geometric_mean(results, [](const BenchResult& r) { return r.time.median; });
+  return json;
+}
+
+/// Prints lines as results come: the widths of the texts are guessed from the entries.
+class Report {
+ public:
+  Report(const Peaks& peaks, const std::vector<BenchEntry>& entries) : peaks_(peaks) {
+    for (const BenchEntry& entry : entries) name_width_ = std::max(name_width_, entry.name.size());
+  }
+
+  void heading(bool warm) const {
+    const DeviceProperties& device = device_properties({});
+    fmt::print("{} ({}), {} threads; peaks measured now: {:.4g} GFLOP/s of float32 multiply-adds, {:.4g} GB/s read\n",
+               device.product, device.architecture, peaks_.num_threads, peaks_.flops_per_second / 1e9,
+               peaks_.bytes_per_second / 1e9);
+    fmt::print(
+        "median of samples with its 95 % interval; {}\n\n",
+        warm ? "caches warm: one set of buffers"
+             : fmt::format("caches cold: up to 32 sets of buffers take turns, past {}", bytes_text(cold_bytes(false))));
+    line("case", "kernel", "config (tier)", "ms", "±", "GFLOP/s", "GB/s", "% of peak");
+  }
+
+  void result(const BenchResult& r) const {
+    line(r.entry.name, r.kernel, fmt::format("{} ({})", r.config, r.tier), fmt::format("{:#.4g}", 1e3 * r.time.median),
+         fmt::format("{:.1f} %", 100 * r.time.spread()), fmt::format("{:.4g}", r.flops / r.time.median / 1e9),
+         fmt::format("{:.4g}", r.bytes / r.time.median / 1e9), fmt::format("{:.1f}", percent_of_peak(r, peaks_)));
+    std::fflush(stdout);
+  }
+
+  void mean(const std::vector<BenchResult>& results) const {
+    if (results.size() < 2) return;
+    double percent = 0;
+    for (const BenchResult& r : results) percent += std::log(percent_of_peak(r, peaks_));
+    const double seconds = geometric_mean(results, [](const BenchResult& r) { return r.time.median; });
+    line("geometric mean", "", "", fmt::format("{:#.4g}", 1e3 * seconds), "",
+         fmt::format("{:.4g}",
+                     geometric_mean(results, [](const BenchResult& r) { return r.flops / r.time.median / 1e9; })),
+         fmt::format("{:.4g}",
+                     geometric_mean(results, [](const BenchResult& r) { return r.bytes / r.time.median / 1e9; })),
+         fmt::format("{:.1f}", std::exp(percent / static_cast<double>(results.size()))));
+  }
+
+ private:
+  void line(std::string_view name, std::string_view kernel, std::string_view config, std::string_view ms,
+            std::string_view spread, std::string_view gflops, std::string_view gbytes, std::string_view percent) const {
+    fmt::print("{:<{}} | {:<10} | {:<32} | {:>9} {:>7} | {:>8} | {:>7} | {:>9}\n", name, name_width_, kernel, config,
+               ms, spread, gflops, gbytes, percent);
+  }
+
+  const Peaks& peaks_;
+  size_t name_width_ = 14;
+};
+
+int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entries) {
+  Progress progress;
+  progress.show("measuring the machine's peaks …");
+  const Peaks peaks = measure_peaks();
+  progress.clear();
+  const Report report(peaks, entries);
+  if (!flags.json) report.heading(flags.warm);
+  std::vector<BenchResult> results;
+  for (const BenchEntry& entry : entries) {
+    results.push_back(measure_entry(flags, entry, progress));
+    if (!flags.json) report.result(results.back());
+  }
+  if (!flags.json) report.mean(results);
+  const Json json = report_json(flags, peaks, results);
+  if (flags.json) fmt::print("{}\n", json.dump(2));
+  if (!flags.save.empty()) save_baseline(flags.save, json);
+  return kOk;
+}
+
+int bench(const BenchFlags& flags) {
+  if (flags.threads < 0)
+    throw_invalid("ejk", "--threads", "be at least 1", std::to_string(flags.threads), "leave it out for all");
+  if (flags.threads > 0) {
+    setenv("EJKERNEL_NUM_THREADS", std::to_string(flags.threads).c_str(), 1);
+    environment::reload();
+  }
+  if (flags.overhead) return bench_overhead(flags);
+  const std::vector<BenchEntry> entries = entries_of(flags);
+  if (flags.worker) return bench_worker(flags, entries.front());
+  if (!flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty())
+    return bench_against_baseline(flags, entries);
+  if (!flags.fail_over.empty())
+    throw_invalid("ejk", "--fail-over", "come with a baseline", "none", "name one with --baseline FILE");
+  return bench_entries(flags, entries);
+}
+
+}  // namespace
+
+std::vector<std::string> arguments_of(const CallFlags& call) {
+  std::vector<std::string> all = {call.operation};
+  const auto add = [&](std::string_view name, std::string_view value) {
+    if (!value.empty()) all.push_back(fmt::format("--{}={}", name, value));
+  };
+  if (call.backward) all.emplace_back("--backward");
+  add("case", call.case_name);
+  add("form", call.form);
+  add("dtype", call.dtype);
+  for (const auto& [name, value] : call.dims) add(name, std::to_string(value));
+  for (const std::string& input : call.inputs) add("input", input);
+  for (const auto& [name, value] : call.params) add(name, value);
+  if (call.seed != 0) add("seed", std::to_string(call.seed));
+  add("platform", call.platform);
+  add("kernel", call.kernel);
+  add("policy", call.policy);
+  for (const std::string& config : call.config) add("config", config);
+  return all;
+}
+
+double parse_percent(std::string_view flag, const std::string& text) {
+  double percent = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, percent);
+  if (error != std::errc() || !(stopped == end || (*stopped == '%' && stopped + 1 == end)) || !(percent >= 0))
+    throw_invalid("ejk", flag, "be a percentage", fmt::format("'{}'", text), "for example 5%");
+  return percent / 100;
+}
+
+double cold_bytes(bool warm) {
+  return warm ? 0 : 2 * static_cast<double>(std::max<int64_t>(device_properties({}).cache_bytes, 1 << 20));
+}
+
+Action declare_bench(Options& options) {
+  const auto flags = std::make_shared<BenchFlags>();
+  options.flag("json", flags->json, "print JSON")
+      .value("seconds", flags->seconds, "S", "at most, per case (default: 1)")
+      .value("threads", flags->threads, "N", "threads of CPU kernels (default: EJKERNEL_NUM_THREADS, else all)")
+      .flag("warm", flags->warm, "keep the data in the caches (default: cold)")
+      .flag("overhead", flags->overhead, "time the host's part of a call instead")
+      .value("save", flags->save, "FILE", "keep the results, and beside them in FILE.program what made them");
+  options.group("Comparison, interleaved A/B")
+      .value("baseline", flags->baseline, "FILE", "against what --save kept")
+      .value("baseline-kernel", flags->baseline_kernel, "NAME", "against another kernel of this build")
+      .values("baseline-config", flags->baseline_config, "FIELD=VALUE", "against another config")
+      .value("baseline-program", flags->baseline_program, "EJK", "against another build's ejk, for what FILE lists")
+      .value("fail-over", flags->fail_over, "PERCENT", "exit with 3 when a case is surely slower by more than this")
+      .flag("worker", flags->worker, "be the other side of a comparison: answers each line \"sample\" with seconds");
+  declare_operations(options, flags->call, &flags->cases);
+  return [flags] { return bench(*flags); };
+}
+
+}  // namespace ejk::tool

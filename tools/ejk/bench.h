@@ -1,0 +1,56 @@
+// What the parts of `ejk bench` share.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "ejkernel/runtime/calibration.h"
+#include "ejkernel/runtime/timer.h"
+#include "tools/ejk/call_flags.h"
+
+namespace ejk::tool {
+
+struct BenchFlags {
+  CallFlags call;                  ///< operation, problem, and what to choose
+  std::vector<std::string> cases;  ///< named ones; empty: the primary ones, or the problem of `call`
+  bool json = false, warm = false, overhead = false, worker = false;
+  double seconds = 1;   ///< at most, per case
+  int64_t threads = 0;  ///< 0: as the library has it
+  std::string save, baseline, baseline_program, baseline_kernel, fail_over;
+  std::vector<std::string> baseline_config;
+};
+
+/// One line of a benchmark: a call and the name it goes by.
+struct BenchEntry {
+  std::string name;
+  CallFlags call;
+};
+
+/// What was measured for an entry.
+struct BenchResult {
+  BenchEntry entry;
+  std::string kernel, config, tier;
+  Summary time;
+  double flops = 0, bytes = 0;
+};
+
+/// The arguments that make `ejk` build this entry's call again, without the program and the verb.
+std::vector<std::string> arguments_of(const CallFlags& call);
+
+/// --overhead
+int bench_overhead(const BenchFlags& flags);
+/// --worker: prepares the one entry, then answers every "sample" line on standard input with seconds.
+int bench_worker(const BenchFlags& flags, const BenchEntry& entry);
+/// --baseline…: the same entries by two programs or two choices, interleaved.
+int bench_against_baseline(const BenchFlags& flags, std::vector<BenchEntry> entries);
+
+/// --save: the results, and beside them the program and the library that made them.
+void save_baseline(const std::string& file, nlohmann::ordered_json results);
+
+/// "5%" or "5" -> 0.05
+double parse_percent(std::string_view flag, const std::string& text);
+/// Beyond this many bytes nothing of an earlier run is in a cache.
+double cold_bytes(bool warm);
+
+}  // namespace ejk::tool
