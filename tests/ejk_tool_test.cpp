@@ -38,7 +38,7 @@ TEST(EjkTool, tells_its_version) {
 
 TEST(EjkTool, every_verb_has_help_with_examples_and_exit_codes) {
   const std::string help = ejk({"--help"}).out;
-  const std::vector<std::string> verbs = {"docs", "explain", "list"};
+  const std::vector<std::string> verbs = {"bench", "docs", "explain", "list", "run"};
   for (const std::string& verb : verbs) {
     EXPECT_THAT(help, HasSubstr("\n  " + verb)) << "ejk --help leaves it out";
     const ProcessResult result = ejk({verb, "--help"});
@@ -188,6 +188,164 @@ TEST(EjkTool, docs_writes_pages_and_knows_when_they_are_stale) {
   fs::remove_all(folder);
 }
 
+TEST(EjkTool, run_shows_what_came_out_and_what_did_it) {
+  const Json json = json_of(ejk({"run", "flash_attention", "--q_len", "8", "--dtype", "bf16", "--causal", "--kernel",
+                                 "reference", "--seed", "3", "--json"}));
+  EXPECT_EQ(json["operation"], "flash_attention");
+  EXPECT_EQ(json["kernel"], "reference");
+  ASSERT_EQ(json["outputs"].size(), 2u);
+  EXPECT_EQ(json["outputs"][0]["name"], "out");
+  EXPECT_EQ(json["outputs"][0]["dtype"], "bf16");
+  EXPECT_EQ(json["outputs"][0]["shape"], Json({1, 8, 8, 128}));
+  EXPECT_EQ(json["outputs"][0]["nan"], 0);
+  EXPECT_LT(json["outputs"][0]["min"], json["outputs"][0]["mean"]);
+  EXPECT_GT(json["seconds"], 0);
+  const ProcessResult text = ejk({"run", "flash_attention", "--q_len", "8"});
+  EXPECT_THAT(text.out, HasSubstr("f32[1, 8, 8, 128]"));
+  EXPECT_THAT(text.out, HasSubstr("flash_attention by kernel "));
+}
+
+TEST(EjkTool, run_draws_the_same_data_from_the_same_seed) {
+  const std::vector<std::string> line = {"run", "mean_pooling", "--num_tokens", "7", "--json"};
+  const auto mean = [&](const char* seed) {
+    std::vector<std::string> with_seed = line;
+    with_seed.insert(with_seed.end(), {"--seed", seed});
+    return json_of(ejk(with_seed))["outputs"][0]["mean"].get<double>();
+  };
+  EXPECT_EQ(mean("5"), mean("5"));
+  EXPECT_NE(mean("5"), mean("6"));
+}
+
+TEST(EjkTool, run_gives_index_inputs_a_meaning) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"flash_attention", "--num_seqs", "3", "--total_q", "24", "--input", "seqused_k"},
+        {"flash_attention", "--q_len", "9", "--input", "q_segment_ids", "--input", "attention_mask"},
+        {"flash_attention", "--q_len", "9", "--dtype", "i8", "--input", "q_scale"},
+        {"mean_pooling", "--num_seqs", "3", "--chunk_size", "4", "--num_tokens", "24"},
+        {"scaled_dot_product_attention", "--q_len", "9", "--input", "query_seq_lengths"}})
+    for (const char* seed : {"0", "1", "2"}) {
+      std::vector<std::string> line = {"run", "--json", "--seed", seed};
+      line.insert(line.begin() + 1, flags.begin(), flags.end());
+      EXPECT_EQ(json_of(ejk(line))["outputs"][0]["nan"], 0) << flags[0];
+    }
+}
+
+TEST(EjkTool, run_differentiates) {
+  const Json json = json_of(ejk({"run", "flash_attention", "--q_len", "8", "--backward", "--json"}));
+  EXPECT_EQ(json["operation"], "flash_attention_backward");
+  EXPECT_EQ(json["outputs"].size(), 3u);  // no bias and no sinks were given
+  EXPECT_EQ(json["outputs"][0]["nan"], 0);
+}
+
+TEST(EjkTool, run_takes_named_problems) {
+  EXPECT_EQ(json_of(ejk({"run", "flash_attention", "--case", "one_of_everything", "--json"}))["kernel"], "cpu");
+  const ProcessResult wrong = ejk({"run", "flash_attention", "--case", "one_of_everithing"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean one_of_everything?"));
+  EXPECT_THAT(ejk({"run", "flash_attention", "--case", "one_of_everything", "--q_len", "3"}).err,
+              HasSubstr("--case must be the only description of the problem"));
+}
+
+TEST(EjkTool, bench_times_a_problem_against_the_peak_of_the_same_run) {
+  const Json json = json_of(ejk({"bench", "flash_attention", "--q_len", "32", "--seconds", "0.05", "--json"}));
+  EXPECT_GT(json["peak_flops"], 1e8);
+  EXPECT_GT(json["peak_read_bytes"], 1e8);
+  ASSERT_EQ(json["cases"].size(), 1u);
+  const Json& measured = json["cases"][0];
+  EXPECT_EQ(measured["kernel"], "cpu");
+  EXPECT_EQ(measured["flops"], 32 * 32 * 8 * 4 * 128);
+  EXPECT_GT(measured["seconds"], 0);
+  EXPECT_LE(measured["low"], measured["seconds"]);
+  EXPECT_GE(measured["high"], measured["seconds"]);
+  EXPECT_GT(measured["percent_of_peak"], 0);
+  EXPECT_LT(measured["percent_of_peak"], 150);
+  EXPECT_EQ(measured["command"], "ejk bench flash_attention --q_len=32");
+}
+
+TEST(EjkTool, bench_prints_one_line_per_case_and_their_mean) {
+  const ProcessResult result =
+      ejk({"bench", "mean_pooling", "--num_tokens", "64", "--seconds", "0.01", "--threads", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(", 1 threads; peaks measured now: "));
+  EXPECT_THAT(result.out, HasSubstr("% of peak\nmean_pooling "));
+}
+
+TEST(EjkTool, bench_tells_kernels_apart_and_equal_ones_not) {
+  const Json slower = Json::parse(ejk({"bench", "flash_attention", "--q_len", "64", "--kernel", "reference",
+                                       "--baseline-kernel", "cpu", "--seconds", "0.2", "--json"})
+                                      .out);
+  EXPECT_EQ(slower["cases"][0]["baseline_kernel"], "cpu");
+  EXPECT_GT(slower["cases"][0]["ratio_low"], 1.5);
+  EXPECT_EQ(slower["regressions"], 0) << "no margin was given";
+  const ProcessResult failed = ejk({"bench", "flash_attention", "--q_len", "64", "--kernel", "reference",
+                                    "--baseline-kernel", "cpu", "--seconds", "0.2", "--fail-over", "5%"});
+  EXPECT_EQ(failed.exit_code, 3);
+  EXPECT_THAT(failed.out, HasSubstr("% slower"));
+  EXPECT_THAT(failed.err, HasSubstr("1 of 1 cases are slower than the baseline by more than 5%"));
+  const ProcessResult equal = ejk({"bench", "flash_attention", "--q_len", "64", "--baseline-kernel", "cpu", "--seconds",
+                                   "0.2", "--fail-over", "50%"});
+  EXPECT_EQ(equal.exit_code, 0) << equal.out;
+}
+
+TEST(EjkTool, bench_runs_a_saved_baselines_own_program) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(::testing::TempDir()) / "ejk_tool_test_baseline";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  const std::string file = folder / "before.json";
+  const std::vector<std::string> call = {"mean_pooling", "--num_tokens", "64", "--seconds", "0.05"};
+  const auto bench = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> line = {"bench"};
+    line.insert(line.end(), call.begin(), call.end());
+    line.insert(line.end(), more.begin(), more.end());
+    return ejk(line);
+  };
+  EXPECT_EQ(bench({"--save", file}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(file + ".program/ejk"));
+  const Json json = json_of(bench({"--baseline", file, "--fail-over", "60", "--json"}));
+  EXPECT_EQ(json["cases"].size(), 1u);
+  EXPECT_GT(json["cases"][0]["baseline_seconds"], 0);
+
+  // Another program in its place is not what was saved.
+  fs::permissions(file + ".program/ejk", fs::perms::group_write, fs::perm_options::add);
+  const ProcessResult unsafe = bench({"--baseline", file});
+  EXPECT_EQ(unsafe.exit_code, 2);
+  EXPECT_THAT(unsafe.err, HasSubstr("writable by nobody else"));
+  fs::permissions(file + ".program/ejk", fs::perms::group_write, fs::perm_options::remove);
+  std::ofstream(file + ".program/ejk", std::ios::app) << "x";
+  EXPECT_THAT(bench({"--baseline", file}).err, HasSubstr("must run the program and library it was saved with"));
+  fs::remove_all(file + ".program");
+  EXPECT_THAT(bench({"--baseline", file}).err, HasSubstr("must have the program that made it beside it"));
+
+  Json other = Json::parse(std::ifstream(file));
+  other["device"]["product"] = "Abacus";
+  std::ofstream(file) << other.dump();
+  EXPECT_THAT(bench({"--baseline", file}).err, HasSubstr("must be of this machine"));
+  std::ofstream(file) << "[1]";
+  EXPECT_THAT(bench({"--baseline", file}).err, HasSubstr("must be a file that ejk bench --save made"));
+  EXPECT_THAT(bench({"--baseline", file + ".gone"}).err, HasSubstr("must be a file that ejk bench --save made"));
+  EXPECT_THAT(bench({"--fail-over", "5%"}).err, HasSubstr("--fail-over must come with a baseline"));
+  EXPECT_THAT(bench({"--baseline-kernel", "cpu", "--fail-over", "five"}).err,
+              HasSubstr("--fail-over must be a percentage, got 'five'"));
+  EXPECT_EQ(bench({"--threads", "-1"}).exit_code, 2);
+  fs::remove_all(folder);
+}
+
+TEST(EjkTool, bench_shows_the_hosts_overhead) {
+  const ProcessResult result = ejk({"bench", "--overhead", "--json"});
+  EXPECT_TRUE(result.exit_code == 0 || result.exit_code == 1)
+      << result.err;  // 1: this build or machine misses a target
+  const Json json = Json::parse(result.out);
+  std::vector<std::string> timed;
+  for (const Json& figure : json["overhead"]) {
+    timed.push_back(figure["what"]);
+    EXPECT_GT(figure["seconds"], 0);
+    EXPECT_LT(figure["seconds"], 1e-3);
+    EXPECT_EQ(figure["met"], figure["seconds"] <= figure["target"]);
+  }
+  EXPECT_THAT(timed, ::testing::IsSupersetOf({"plan.run", "ejk_plan_run", "execute"}));
+}
+
 TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--q_len", "x"}, "ejk: --q_len must be an extent of at least 0, got 'x'; write it in digits\n"},
@@ -231,8 +389,18 @@ TEST(EjkTool, what_a_shell_would_run_is_only_text) {
   };
   for (const std::string& text : hostile) {
     for (const std::vector<std::string>& line :
-         {std::vector<std::string>{text}, {"list", text}, {"list", "--platform", text}, {"explain", text}})
+         {std::vector<std::string>{text},
+          {"list", text},
+          {"list", "--platform", text},
+          {"explain", text},
+          {"run", "mean_pooling", "--case", text},
+          {"bench", text},
+          {"bench", "mean_pooling", "--case", text},
+          {"bench", "mean_pooling", "--num_tokens", "1", "--baseline", text},
+          {"bench", "mean_pooling", "--baseline-kernel", "cpu", "--fail-over", text}})
       EXPECT_EQ(ejk(line).exit_code, 2) << text;
+    for (const char* option : {"--kernel", "--baseline-kernel", "--baseline-program"})
+      EXPECT_NE(ejk({"bench", "mean_pooling", "--num_tokens", "1", option, text}).exit_code, 0) << option << text;
     for (const char* option : {"--dtype", "--form", "--input", "--kernel", "--platform", "--config", "--policy",
                                "--q_len", "--sliding_window", "--out_dtype", "--logits_soft_cap"}) {
       const ProcessResult result = ejk({"explain", "flash_attention", option, text});

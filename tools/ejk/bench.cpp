@@ -168,7 +168,7 @@ class Report {
  private:
   void line(std::string_view name, std::string_view kernel, std::string_view config, std::string_view ms,
             std::string_view spread, std::string_view gflops, std::string_view gbytes, std::string_view percent) const {
-    fmt::print("{:<{}} | {:<10} | {:<32} | {:>9} {:>7} | {:>8} | {:>7} | {:>9}\n", name, name_width_, kernel, config,
+    fmt::print("{:<{}} | {:<10} | {:<38} | {:>9} {:>7} | {:>8} | {:>7} | {:>9}\n", name, name_width_, kernel, config,
                ms, spread, gflops, gbytes, percent);
   }
 
@@ -177,6 +177,11 @@ class Report {
 };
 
 int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entries) {
+  for (const BenchEntry& entry : entries)  // what is wrong with a call is said before anything takes time
+    if (entry.call.case_name.empty()) {
+      const ToolCall call = make_specs(entry.call);
+      Plan::make(call.operation, call.inputs, call.params, plan_options(entry.call));
+    }
   Progress progress;
   progress.show("measuring the machine's peaks …");
   const Peaks peaks = measure_peaks();
@@ -205,7 +210,9 @@ int bench(const BenchFlags& flags) {
   if (flags.overhead) return bench_overhead(flags);
   const std::vector<BenchEntry> entries = entries_of(flags);
   if (flags.worker) return bench_worker(flags, entries.front());
-  if (!flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty())
+  if (!flags.fail_over.empty()) parse_percent("--fail-over", flags.fail_over);
+  if (!flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
+      !flags.baseline_program.empty())
     return bench_against_baseline(flags, entries);
   if (!flags.fail_over.empty())
     throw_invalid("ejk", "--fail-over", "come with a baseline", "none", "name one with --baseline FILE");

@@ -94,7 +94,9 @@ Worker::Worker(const std::string& program, std::vector<std::string> arguments, c
     close(socket_);
     fail("it could not be started");
   }
-  const Json hello = Json::parse(read_line(), nullptr, /*allow_exceptions=*/false);
+  const std::string first = read_line();
+  if (first.empty()) fail("it ended");
+  const Json hello = Json::parse(first, nullptr, /*allow_exceptions=*/false);
   if (!hello.is_object() || hello.value("protocol", 0) != kProtocol) fail("it does not answer as this version does");
   kernel_ = hello.value("kernel", "");
   config_ = hello.value("config", "");
@@ -107,8 +109,7 @@ Worker::~Worker() {
 }
 
 void Worker::fail(const std::string& what) const {
-  throw Internal(
-      fmt::format("ejk: bench: the worker {} must measure, but {}; its own words are above", program_, what));
+  throw Internal(fmt::format("ejk: bench: the worker {} must measure, but {}; see what it said", program_, what));
 }
 
 std::string Worker::read_line() {
