@@ -34,15 +34,24 @@ struct BaselineProgram {
   Identity expected;  ///< empty: any
 };
 
-void require_safe(const fs::path& path) {
-  struct stat info = {};
-  if (stat(path.c_str(), &info) != 0)
-    refuse("--baseline", "have the program that made it beside it", fmt::format("no {}", path.string()),
+/// The rule of plug-ins (runtime/plugins.h): the file and every folder above it belong to the user or root, and nobody
+/// else can write there; a folder with the sticky bit may be written by others.
+void require_safe(const fs::path& file) {
+  std::error_code missing;
+  fs::path path = fs::canonical(file, missing);
+  if (missing)
+    refuse("--baseline", "have the program that made it beside it", fmt::format("no {}", file.string()),
            "make it with ejk bench --save, or name a program with --baseline-program");
-  const bool ours = info.st_uid == geteuid() || info.st_uid == 0;
-  if (!ours || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    refuse("--baseline", "be safe to run: owned by you or root and writable by nobody else", path.string(),
-           "check where it comes from, then chown or chmod go-w it");
+  for (;; path = path.parent_path()) {
+    struct stat info = {};
+    const bool known = stat(path.c_str(), &info) == 0;
+    const bool ours = known && (info.st_uid == geteuid() || info.st_uid == 0);
+    const bool sticky = S_ISDIR(info.st_mode) && (info.st_mode & S_ISVTX) != 0;
+    if (!ours || (!sticky && (info.st_mode & (S_IWGRP | S_IWOTH)) != 0))
+      refuse("--baseline", "be safe to run: owned by you or root and writable by nobody else", path.string(),
+             "check where it comes from, then chown or chmod go-w it");
+    if (path == path.root_path()) return;
+  }
 }
 
 Json read_baseline(const std::string& file) {
@@ -64,7 +73,7 @@ BaselineProgram program_of(const BenchFlags& flags, const Json& baseline) {
   if (!flags.baseline_program.empty()) return {fs::absolute(flags.baseline_program).string(), "", {}};
   if (flags.baseline.empty()) return {own_program(), "", {}};
   const fs::path folder = fs::absolute(flags.baseline + ".program");
-  for (const fs::path& path : {folder, folder / "ejk"}) require_safe(path);
+  require_safe(folder / "ejk");
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) require_safe(entry.path());
   return {(folder / "ejk").string(),
           folder.string(),

@@ -11,8 +11,14 @@ constexpr ejk::tool::Verb kVerbs[] = {
      "ejk bench flash_attention --baseline before.json --fail-over 5%\n"
      "  ejk bench flash_attention --baseline-kernel reference --q_len 128\n  ejk bench --overhead",
      ejk::tool::declare_bench},
+    {"check", "random problems against float64, or one problem again",
+     "  ejk check --seconds 60\n  ejk check flash_attention --kernel cpu\n"
+     "  ejk check flash_attention --kernel cpu --seed 123\n  ejk check flash_attention --case odd_lengths",
+     ejk::tool::declare_check},
     {"docs", "writes the generated pages of the documentation", "  ejk docs\n  ejk docs --check docs",
      ejk::tool::declare_docs},
+    {"doctor", "what the library finds on this machine, and what to do about it",
+     "  ejk doctor\n  ejk doctor --env\n  ejk doctor --json --seconds 0.5", ejk::tool::declare_doctor},
     {"explain", "which kernel and config a call gets, and why",
      "  ejk explain flash_attention --dtype bf16 --batch 2 --q_len 4096 --num_q_heads 32 --num_kv_heads 8 --causal\n"
      "  ejk explain flash_attention --num_seqs 8 --total_q 4096 --platform cpu --json",

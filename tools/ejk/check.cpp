@@ -1,0 +1,259 @@
+// ejk check: random problems against float64 until the time is over, or one problem again; and the reliability table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/timer.h"
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/gradient_check.h"
+#include "ejkernel/testing/operations.h"
+#include "tools/ejk/call_flags.h"
+#include "tools/ejk/print.h"
+#include "tools/ejk/verbs.h"
+
+namespace ejk::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::Answer;
+using testing::Kernel;
+using testing::Problem;
+using testing::TestOperation;
+using testing::Verdict;
+
+constexpr size_t kMaxFailures = 10;  // more would say the same
+
+struct Flags {
+  std::string operation, kernel, case_name, seed, dtype, size;
+  int64_t from = 1;
+  double seconds = 10;
+  bool hostile = false, differentiable = false, json = false;
+};
+
+/// What one kernel of one operation has been through.
+struct Tally {
+  int64_t problems = 0, declined = 0, failures = 0, vacuous = 0;
+  std::vector<double> ratios = {};  ///< r of the error rule, one per output
+};
+
+double quantile(std::vector<double>& values, double q) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<size_t>(q * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
+}
+
+class Checker {
+ public:
+  explicit Checker(const Flags& flags) : flags_(flags) {
+    for (const TestOperation* tests : testing::test_operations())
+      if (flags.operation.empty() || tests->name() == flags.operation) operations_.push_back(tests);
+    if (operations_.empty()) testing::find_test_operation(flags.operation);  // says which are known
+    require_kernel();
+  }
+
+  int run() {
+    if (!flags_.case_name.empty() || !flags_.seed.empty()) {
+      replay();
+    } else {
+      random_problems();
+    }
+    progress_.clear();
+    report();
+    return failures_.empty() ? kOk : kFailed;
+  }
+
+ private:
+  /// A kernel that no operation has would pass by never running.
+  void require_kernel() const {
+    if (flags_.kernel.empty()) return;
+    std::vector<std::string> known;
+    for (const TestOperation* tests : operations_)
+      for (const Kernel& kernel : testing::kernels_of(*tests->declaration)) {
+        if (kernel->name == flags_.kernel) return;
+        if (std::find(known.begin(), known.end(), kernel->name) == known.end()) known.push_back(kernel->name);
+      }
+    throw_invalid("ejk", "--kernel", "be one that runs here", fmt::format("'{}'", flags_.kernel),
+                  fmt::format("there are {}", fmt::join(known, ", ")));
+  }
+
+  const TestOperation& only_operation() const {
+    if (operations_.size() != 1)
+      throw_invalid("ejk", "the operation", "be named with --case and --seed", "none",
+                    "for example ejk check flash_attention --seed=1");
+    return *operations_.front();
+  }
+
+  testing::RandomRequest request(uint64_t seed) const {
+    testing::RandomRequest r{.seed = seed, .hostile = flags_.hostile, .differentiable = flags_.differentiable};
+    if (!flags_.size.empty()) {
+      for (const testing::Size size : {testing::Size::tiny, testing::Size::small, testing::Size::normal})
+        if (flags_.size == testing::name(size)) return with_dtype(r, size);
+      throw_invalid("ejk", "--size", "be tiny, small or normal", fmt::format("'{}'", flags_.size), "see --help");
+    }
+    return with_dtype(r, r.size);
+  }
+
+  testing::RandomRequest with_dtype(testing::RandomRequest r, testing::Size size) const {
+    r.size = size;
+    if (flags_.dtype.empty()) return r;
+    r.dtype = parse_dtype(flags_.dtype);
+    if (!r.dtype)
+      throw_invalid("ejk", "--dtype", "be the name of a dtype", fmt::format("'{}'", flags_.dtype), "for example bf16");
+    return r;
+  }
+
+  void replay() {
+    const TestOperation& tests = only_operation();
+    if (!flags_.seed.empty()) {
+      const testing::RandomRequest r = request(parse_seed(flags_.seed));
+      check(tests, tests.random(r), /*slow_ones_too=*/true);
+      if (flags_.differentiable) check_differences(tests, r);
+      return;
+    }
+    std::vector<std::string> names;
+    for (const testing::Case& c : tests.cases) {
+      names.push_back(c.name);
+      if (c.name == flags_.case_name) return check(tests, c.make(), /*slow_ones_too=*/!flags_.kernel.empty());
+    }
+    const std::string near = nearest(flags_.case_name, names);
+    throw_invalid(tests.name(), "--case", "name one of its problems", fmt::format("'{}'", flags_.case_name),
+                  near.empty() ? "see ejk list" : fmt::format("did you mean {}?", near));
+  }
+
+  /// Turns: every operation gets a random problem and an edge case before any gets the next.
+  void random_problems() {
+    std::vector<std::vector<const testing::Case*>> edges(operations_.size());
+    for (size_t i = 0; i < operations_.size(); ++i)
+      for (const testing::Case& c : operations_[i]->cases)
+        if ((c.tags & testing::kEdge) != 0) edges[i].push_back(&c);
+    for (size_t n = 0; !is_over(); ++n)
+      for (size_t i = 0; i < operations_.size() && !is_over(); ++i) {
+        if (n < edges[i].size()) check(*operations_[i], edges[i][n]->make());
+        check(*operations_[i], operations_[i]->random(request(static_cast<uint64_t>(flags_.from) + n)));
+      }
+  }
+
+  bool is_over() const { return failures_.size() >= kMaxFailures || now_seconds() - began_ > flags_.seconds; }
+
+  void check(const TestOperation& tests, const Problem& problem, bool slow_ones_too = false) {
+    progress_.show(
+        fmt::format("{} {} problems, {} failures, {}", tests.name(), num_problems_, failures_.size(), problem.label));
+    const Answer answer = tests.oracle(problem, testing::kTestBudget);
+    ++num_problems_;
+    for (const Kernel& kernel : testing::kernels_of(*tests.declaration)) {
+      if (!flags_.kernel.empty() && kernel->name != flags_.kernel) continue;
+      const bool slow =
+          kernel->platform == Platform::reference && testing::flops_of(problem) > testing::kReferenceFlops;
+      if (slow && !slow_ones_too) continue;
+      add(tests, problem, kernel, testing::check_kernel(problem, answer, kernel, {.seed = problem.seed}));
+    }
+  }
+
+  void add(const TestOperation& tests, const Problem& problem, const Kernel& kernel, const Verdict& verdict) {
+    Tally& tally = tallies_[{std::string(tests.name()), kernel->name}];
+    tally.problems += verdict.supported;
+    tally.declined += !verdict.supported;
+    tally.vacuous += verdict.vacuous;
+    if (!verdict.supported) declined_ = fmt::format("{} declines: {}", kernel->name, verdict.declined);
+    for (const testing::OutputVerdict& output : verdict.outputs) tally.ratios.push_back(output.ratio);
+    if (verdict.failures.empty()) return;
+    ++tally.failures;
+    fail(testing::report(problem, kernel, verdict));
+  }
+
+  /// The reference's gradient against central differences.
+  void check_differences(const TestOperation& tests, const testing::RandomRequest& r) {
+    const Operation& op = *tests.declaration;
+    if (op.gradient.empty()) return;
+    const Problem forward = tests.random(r);
+    const auto gradient_kernels = testing::kernels_of(*testing::find_test_operation(op.gradient).declaration);
+    const testing::GradientCheck result =
+        testing::check_gradient(forward, testing::kernels_of(op).back(), gradient_kernels.back(), r.seed);
+    if (!result.failure.empty())
+      fail(fmt::format("{}: {}\n  problem: {}\n  reproduce: ejk check {} {}\n", op.gradient, result.failure,
+                       forward.label, op.name, forward.replay));
+  }
+
+  void fail(const std::string& text) {
+    failures_.push_back(text);
+    if (flags_.json) return;
+    progress_.clear();
+    fmt::print("{} {}", coloured("FAILED", Colour::red), text);
+  }
+
+  static uint64_t parse_seed(const std::string& text) {
+    char* end = nullptr;
+    const uint64_t seed = std::strtoull(text.c_str(), &end, 10);
+    if (text.empty() || *end != '\0' || text.front() == '-')
+      throw_invalid("ejk", "--seed", "be a number", fmt::format("'{}'", text), "write it in digits");
+    return seed;
+  }
+
+  void report() {
+    const double seconds = now_seconds() - began_;
+    Json rows = Json::array();
+    for (auto& [key, tally] : tallies_)
+      rows.push_back({{"operation", key.first},
+                      {"kernel", key.second},
+                      {"problems", tally.problems},
+                      {"declined", tally.declined},
+                      {"failures", tally.failures},
+                      {"vacuous", tally.vacuous},
+                      {"r_p50", quantile(tally.ratios, 0.5)},
+                      {"r_p99", quantile(tally.ratios, 0.99)},
+                      {"r_max", quantile(tally.ratios, 1)}});
+    if (flags_.json) {
+      fmt::print("{}\n", Json{{"seconds", seconds}, {"kernels", rows}, {"failures", failures_}}.dump(2));
+      return;
+    }
+    Table table("llrrrrrr", " | ");
+    table.add({"operation", "kernel", "problems", "declined", "failures", "r p50", "r p99", "r max"});
+    for (const Json& row : rows)
+      table.add({row["operation"], row["kernel"], row["problems"].dump(), row["declined"].dump(),
+                 row["failures"].dump(), fmt::format("{:.3f}", row["r_p50"].get<double>()),
+                 fmt::format("{:.3f}", row["r_p99"].get<double>()), fmt::format("{:.3f}", row["r_max"].get<double>())});
+    fmt::print("{}", table.text());
+    if (num_problems_ == 1 && !declined_.empty()) fmt::print("{}\n", declined_);
+    fmt::print("\n{} in {}; r is the error over what the error rule allows\n",
+               failures_.empty() ? coloured("no failures", Colour::green)
+                                 : coloured(fmt::format("{} failures", failures_.size()), Colour::red),
+               duration(seconds));
+  }
+
+  const Flags& flags_;
+  std::vector<const TestOperation*> operations_;
+  double began_ = now_seconds();
+  std::map<std::pair<std::string, std::string>, Tally> tallies_;
+  std::vector<std::string> failures_;
+  std::string declined_;  ///< the last refusal
+  int64_t num_problems_ = 0;
+  Progress progress_;
+};
+
+}  // namespace
+
+Action declare_check(Options& options) {
+  const auto flags = std::make_shared<Flags>();
+  options.positional("OP", flags->operation, "the operation (default: all)")
+      .value("seconds", flags->seconds, "S", "stop then (default: 10)")
+      .value("kernel", flags->kernel, "NAME", "only this kernel")
+      .value("from", flags->from, "N", "the first seed (default: 1)")
+      .flag("json", flags->json, "print JSON");
+  options.group("One problem")
+      .value("case", flags->case_name, "NAME", "this named problem")
+      .value("seed", flags->seed, "N", "the random problem of this seed");
+  options.group("Random problems")
+      .value("dtype", flags->dtype, "DTYPE", "of the main inputs (default: any)")
+      .value("size", flags->size, "tiny|small|normal", "how large (default: normal)")
+      .flag("hostile", flags->hostile, "with index contents that no caller should pass")
+      .flag("differentiable", flags->differentiable,
+            "only what has a gradient; with --seed, finite differences as well");
+  return [flags] { return Checker(*flags).run(); };
+}
+
+}  // namespace ejk::tool
