@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/registry.h"
 #include "tests/process.h"
@@ -38,7 +39,7 @@ TEST(EjkTool, tells_its_version) {
 
 TEST(EjkTool, every_verb_has_help_with_examples_and_exit_codes) {
   const std::string help = ejk({"--help"}).out;
-  const std::vector<std::string> verbs = {"bench", "docs", "explain", "list", "run"};
+  const std::vector<std::string> verbs = {"bench", "check", "docs", "doctor", "explain", "list", "run"};
   for (const std::string& verb : verbs) {
     EXPECT_THAT(help, HasSubstr("\n  " + verb)) << "ejk --help leaves it out";
     const ProcessResult result = ejk({verb, "--help"});
@@ -271,19 +272,19 @@ TEST(EjkTool, bench_prints_one_line_per_case_and_their_mean) {
 }
 
 TEST(EjkTool, bench_tells_kernels_apart_and_equal_ones_not) {
-  const Json slower = Json::parse(ejk({"bench", "flash_attention", "--q_len", "64", "--kernel", "reference",
-                                       "--baseline-kernel", "cpu", "--seconds", "0.2", "--json"})
+  const Json slower = Json::parse(ejk({"bench", "flash_attention", "--q_len", "16", "--kernel", "reference",
+                                       "--baseline-kernel", "cpu", "--seconds", "0.05", "--json"})
                                       .out);
   EXPECT_EQ(slower["cases"][0]["baseline_kernel"], "cpu");
   EXPECT_GT(slower["cases"][0]["ratio_low"], 1.5);
   EXPECT_EQ(slower["regressions"], 0) << "no margin was given";
-  const ProcessResult failed = ejk({"bench", "flash_attention", "--q_len", "64", "--kernel", "reference",
-                                    "--baseline-kernel", "cpu", "--seconds", "0.2", "--fail-over", "5%"});
+  const ProcessResult failed = ejk({"bench", "flash_attention", "--q_len", "16", "--kernel", "reference",
+                                    "--baseline-kernel", "cpu", "--seconds", "0.05", "--fail-over", "5%"});
   EXPECT_EQ(failed.exit_code, 3);
   EXPECT_THAT(failed.out, HasSubstr("% slower"));
   EXPECT_THAT(failed.err, HasSubstr("1 of 1 cases are slower than the baseline by more than 5%"));
-  const ProcessResult equal = ejk({"bench", "flash_attention", "--q_len", "64", "--baseline-kernel", "cpu", "--seconds",
-                                   "0.2", "--fail-over", "50%"});
+  const ProcessResult equal = ejk({"bench", "flash_attention", "--q_len", "16", "--baseline-kernel", "cpu", "--seconds",
+                                   "0.05", "--fail-over", "50%"});
   EXPECT_EQ(equal.exit_code, 0) << equal.out;
 }
 
@@ -346,6 +347,77 @@ TEST(EjkTool, bench_shows_the_hosts_overhead) {
   EXPECT_THAT(timed, ::testing::IsSupersetOf({"plan.run", "ejk_plan_run", "execute"}));
 }
 
+TEST(EjkTool, check_meets_random_problems_until_the_time_is_over) {
+  const Json json = json_of(ejk({"check", "--seconds", "1", "--json"}));
+  EXPECT_THAT(json["failures"], IsEmpty());
+  EXPECT_GE(json["seconds"], 1);
+  int64_t problems = 0;
+  for (const Json& row : json["kernels"]) {
+    problems += row["problems"].get<int64_t>();
+    EXPECT_EQ(row["failures"], 0);
+    EXPECT_LE(row["r_p50"], row["r_p99"]);
+    EXPECT_LE(row["r_max"], 1);
+  }
+  EXPECT_GT(problems, 4);
+}
+
+TEST(EjkTool, check_replays_one_problem) {
+  const Json by_seed = json_of(ejk({"check", "flash_attention", "--kernel=cpu", "--seed=3", "--json"}));
+  ASSERT_EQ(by_seed["kernels"].size(), 1u);
+  EXPECT_EQ(by_seed["kernels"][0]["kernel"], "cpu");
+  EXPECT_EQ(by_seed["kernels"][0]["problems"], 1);
+  EXPECT_EQ(by_seed["kernels"][0]["r_max"],
+            json_of(ejk({"check", "flash_attention", "--kernel=cpu", "--seed=3", "--json"}))["kernels"][0]["r_max"]);
+  const Json by_case = json_of(ejk({"check", "flash_attention", "--case=odd_lengths", "--json"}));
+  EXPECT_EQ(by_case["kernels"].size(), 2u);
+  const Json differences = json_of(
+      ejk({"check", "flash_attention", "--seed=4", "--size=tiny", "--differentiable", "--dtype=f64", "--json"}));
+  EXPECT_THAT(differences["failures"], IsEmpty());
+  const ProcessResult declined =
+      ejk({"check", "flash_attention", "--seed=4", "--size=tiny", "--dtype=f64", "--kernel=cpu"});
+  EXPECT_THAT(declined.out, HasSubstr("cpu declines: "));
+}
+
+TEST(EjkTool, check_refuses_what_would_pass_by_not_running) {
+  EXPECT_THAT(ejk({"check", "--kernel", "cqu"}).err, HasSubstr("--kernel must be one that runs here, got 'cqu'"));
+  EXPECT_THAT(ejk({"check", "flush_attention"}).err, HasSubstr("the operation must be one that the harness knows"));
+  EXPECT_THAT(ejk({"check", "flash_attention", "--case", "odd_length"}).err, HasSubstr("did you mean odd_lengths?"));
+  EXPECT_THAT(ejk({"check", "--seed", "1"}).err, HasSubstr("the operation must be named with --case and --seed"));
+  EXPECT_THAT(ejk({"check", "flash_attention", "--seed", "one"}).err, HasSubstr("--seed must be a number, got 'one'"));
+  EXPECT_THAT(ejk({"check", "flash_attention", "--size", "vast"}).err,
+              HasSubstr("--size must be tiny, small or normal"));
+  EXPECT_THAT(ejk({"check", "flash_attention", "--dtype", "f33"}).err,
+              HasSubstr("--dtype must be the name of a dtype"));
+}
+
+TEST(EjkTool, doctor_examines_the_machine) {
+  const Json json = json_of(ejk({"doctor", "--json", "--seconds", "0.2"}));
+  EXPECT_NE(json["verdict"], "fail");
+  std::vector<std::string> examined;
+  for (const Json& line : json["lines"]) {
+    examined.push_back(line["what"]);
+    EXPECT_FALSE(line["found"].get<std::string>().empty());
+    EXPECT_EQ(line["verdict"] != "ok", line.contains("fix")) << line;
+  }
+  EXPECT_THAT(examined, ::testing::IsSupersetOf({"ejkernel", "library", "environment", "processor", "threads", "memory",
+                                                 "GPU", "plug-ins", "registry", "self-test"}));
+  EXPECT_EQ(json["environment"].size(), environment::variables().size());
+  EXPECT_THAT(ejk({"doctor", "--env", "--seconds", "0"}).out, HasSubstr("\nEJKERNEL_NUM_THREADS "));
+}
+
+TEST(EjkTool, doctor_fails_on_what_does_not_work_and_warns_of_what_has_no_effect) {
+  const ProcessResult malformed = ejk({"doctor", "--seconds", "0"}, {"EJKERNEL_LOG=loud"});
+  EXPECT_EQ(malformed.exit_code, 1);
+  EXPECT_THAT(malformed.out, HasSubstr("fail  environment  EJKERNEL_LOG: "));
+  const ProcessResult plugin = ejk({"doctor", "--seconds", "0"}, {"EJKERNEL_PLUGINS=/nowhere/plugin.so"});
+  EXPECT_EQ(plugin.exit_code, 1);
+  EXPECT_THAT(plugin.out, HasSubstr("fail  plug-in"));
+  const ProcessResult misspelt = ejk({"doctor", "--seconds", "0"}, {"EJKERNEL_THREADS=2"});
+  EXPECT_EQ(misspelt.exit_code, 0);
+  EXPECT_THAT(misspelt.out, HasSubstr("warn  environment"));
+  EXPECT_THAT(misspelt.out, HasSubstr("not known: EJKERNEL_THREADS"));
+}
+
 TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--q_len", "x"}, "ejk: --q_len must be an extent of at least 0, got 'x'; write it in digits\n"},
@@ -393,6 +465,11 @@ TEST(EjkTool, what_a_shell_would_run_is_only_text) {
           {"list", text},
           {"list", "--platform", text},
           {"explain", text},
+          {"check", text},
+          {"check", "--kernel", text},
+          {"check", "flash_attention", "--seed", text},
+          {"check", "flash_attention", "--case", text},
+          {"check", "flash_attention", "--dtype", text},
           {"run", "mean_pooling", "--case", text},
           {"bench", text},
           {"bench", "mean_pooling", "--case", text},
