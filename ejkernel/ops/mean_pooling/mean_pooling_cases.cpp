@@ -13,7 +13,7 @@ namespace {
 class Builder {
  public:
   explicit Builder(const PoolingCase& c)
-      : c_(c), random_(c.seed ^ 0x504F4F4Cu), problem_(Problem::of(operation<MeanPooling>())) {
+      : c_(c), random_(c.seed ^ 0x504F4F4Cu), problem_(Problem::of(declaration<MeanPooling>())) {
     problem_.seed = c.seed;
     problem_.params = ParamsBlock::of(MeanPooling::Params{.chunk_size = c.chunk_size});
     problem_.label = to_string(c);

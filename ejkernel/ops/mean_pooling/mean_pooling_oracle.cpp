@@ -270,7 +270,7 @@ constexpr double kEverything = std::numeric_limits<double>::infinity();
 
 const TestOperation& mean_pooling_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<MeanPooling>()};
+    TestOperation t{.declaration = &declaration<MeanPooling>()};
     t.cases = cases_of(make_pooling_problem);
     t.random = random_problem<make_pooling_problem>;
     t.oracle = forward_answer;
@@ -287,7 +287,7 @@ const TestOperation& mean_pooling_tests() {
 
 const TestOperation& mean_pooling_backward_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<MeanPoolingBackward>()};
+    TestOperation t{.declaration = &declaration<MeanPoolingBackward>()};
     t.cases = cases_of(make_backward_problem);
     t.random = random_problem<make_backward_problem>;
     t.oracle = backward_answer;

@@ -33,7 +33,7 @@ PoolingCase packed(uint64_t seed, Size size) {
 /// A problem with its x, and what else it needs, copied from views.
 Problem problem_of(const Tensor& x, const Tensor& mask, const Tensor& cu_seqlens, std::optional<int64_t> chunk_size,
                    uint64_t seed) {
-  Problem problem = Problem::of(operation<MeanPooling>());
+  Problem problem = Problem::of(declaration<MeanPooling>());
   problem.seed = seed;
   problem.params = ParamsBlock::of(MeanPooling::Params{.chunk_size = chunk_size});
   for (const auto& [name, from] :
@@ -70,7 +70,7 @@ std::string masked_rows_left_out(uint64_t seed, Size size, const KernelRunner& r
   std::vector<int64_t> selected;
   for (int64_t row = 0; row < c.num_tokens; ++row)
     if (get(mask, row) != 0) selected.push_back(row);
-  Problem rest = Problem::of(operation<MeanPooling>());
+  Problem rest = Problem::of(declaration<MeanPooling>());
   rest.seed = seed;
   const Tensor kept = rest.add("x", x.dtype, {1, static_cast<int64_t>(selected.size()), c.dim});
   fill(kept, [&](int64_t n) { return get(x, selected[static_cast<size_t>(n / c.dim)] * c.dim + n % c.dim); });
@@ -143,7 +143,7 @@ std::string rows_of_nobody(uint64_t seed, Size size, const KernelRunner& run) {
   c.unowned_rows = 0;
   const Problem tight = make_pooling_problem(c);
   const Tensor x = tight.view("x"), offsets = tight.view("cu_seqlens");
-  Problem padded = Problem::of(operation<MeanPooling>());
+  Problem padded = Problem::of(declaration<MeanPooling>());
   padded.seed = seed, padded.params = tight.params;
   Shape shape = x.shape;
   shape[0] += 9;
