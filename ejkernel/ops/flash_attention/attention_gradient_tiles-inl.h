@@ -11,8 +11,8 @@ struct GradientScratch : TileScratch {
   float* d_outs;      ///< [value_dim][lane]
   float* query_rows;  ///< [lane][head_dim]
   float* d_out_rows;  ///< [lane][value_dim]
-  float* keys;        ///< [block_k][head_dim], where they need converting
-  float* values;      ///< [block_k][value_dim], likewise
+  float* keys;        ///< [block_k][head_dim]
+  float* values;      ///< [block_k][value_dim]
   float* rows;        ///< rows of O on their way in, of dQ on their way out
   // The sums, one set per kind of task.
   float* d_queries;  ///< [head_dim][lane]
@@ -124,17 +124,13 @@ class GradientTile {
   bool compute(KeyBlock& block) {
     find_visible(p_, t_, block, s_.terms, s_.stride);
     if (!block.any_live()) return false;
-    const int64_t row = t_.sequence.k_begin + block.first;
-    keys_ = load_rows(p_.key, p_.k, t_.batch, row, t_.kv_head, block.count, s_.keys);
-    compute_logits(p_, t_, block, s_.queries, keys_, s_);
-    if (wanted_.d_scores) multiply_values(block, row);
+    load_key_rows(p_.key, p_.k, t_, block, s_.keys);
+    compute_logits(p_, t_, block, s_.queries, s_.keys, s_);
+    if (wanted_.d_scores) multiply_values(block);
     if (p_.dropout_threshold > 0) fill_dropout_factors(p_, t_, block, s_.terms, s_.stride);
     differentiate(block);
     return true;
   }
-
-  /// The keys that `compute` used.
-  const FloatRows& keys() const { return keys_; }
 
   /// Zeros in place of the rows that see nothing in the last block: they are about to be multiplied by zeros.
   void clear_rows_that_see_nothing() {
@@ -147,13 +143,13 @@ class GradientTile {
 
  private:
   /// d_scores[key][lane] = V dO^T, plus what comes back through the weights
-  void multiply_values(const KeyBlock& block, int64_t row) {
-    const FloatRows values = load_rows(p_.value, p_.v, t_.batch, row, t_.kv_head, block.count, s_.values);
+  void multiply_values(const KeyBlock& block) {
+    load_key_rows(p_.value, p_.v, t_, block, s_.values);
     const Gemm product = {.m = block.count,
                           .n = t_.width(),
                           .k = p_.value_dim,
-                          .a = values.data,
-                          .a_stride = values.stride,
+                          .a = s_.values,
+                          .a_stride = padded(p_.value_dim),
                           .b = s_.d_outs,
                           .b_stride = s_.stride,
                           .c = s_.d_scores,
@@ -199,7 +195,6 @@ class GradientTile {
   const RowTile& t_;
   const GradientScratch& s_;
   const Wanted wanted_;
-  FloatRows keys_ = {};
 };
 
 }  // namespace ejk::attention::HWY_NAMESPACE

@@ -89,13 +89,6 @@ struct KeyBlock {
   uint8_t live[kMaxBlockK];  ///< key is seen by some row
 
   bool any_live() const { return std::find(live, live + count, 1) != live + count; }
-  bool all_live() const { return std::find(live, live + count, 0) == live + count; }
-};
-
-/// Rows of floats: the tensor's own, or converted ones in scratch memory.
-struct FloatRows {
-  const float* data;
-  int64_t stride;
 };
 
 /// Scratch of one worker. Tiles have rows of padded(block_q) floats.
@@ -113,27 +106,20 @@ struct TileScratch {
 
 // ---- loading ----
 
-/// `count` rows from `row` on of one head, as floats. `scratch` has rows of padded(dims) floats.
-inline FloatRows load_rows(const Tensor& t, const Strides& strides, int64_t b, int64_t row, int64_t head, int64_t count,
-                           float* scratch) {
-  const int64_t dims = t.shape[-1], offset = strides.offset(b, row, head);
-  if (t.dtype == DType::f32) return {t.as<const float>() + offset, strides.row};
-  for (int64_t r = 0; r < count; ++r)
-    load_row(t.data, t.dtype, offset + r * strides.row, dims, scratch + r * padded(dims));
-  return {scratch, padded(dims)};
+/// The block's rows of one kv head, one after the other, as floats: rows[key] has padded(dims) elements. Float32 keys
+/// are copied as well: rows of a [batch, row, head, dim] tensor often lie a power of two apart, where caches collide.
+inline void load_key_rows(const Tensor& t, const Strides& strides, const RowTile& tile, const KeyBlock& block,
+                          float* rows) {
+  const int64_t dims = t.shape[-1];
+  int64_t offset = strides.offset(tile.batch, tile.sequence.k_begin + block.first, tile.kv_head);
+  for (int64_t j = 0; j < block.count; ++j, offset += strides.row)
+    load_row(t.data, t.dtype, offset, dims, rows + j * padded(dims));
 }
 
-/// The same rows with zeros in place of those that are not live.
-inline FloatRows only_live(const FloatRows& rows, const KeyBlock& block, int64_t dims, float* scratch) {
-  if (block.all_live()) return rows;
-  for (int64_t j = 0; j < block.count; ++j) {
-    float* to = scratch + j * padded(dims);
-    if (!block.live[j])
-      std::fill_n(to, dims, 0.0f);
-    else if (rows.data != scratch)
-      load_row(rows.data + j * rows.stride, dims, to);
-  }
-  return {scratch, padded(dims)};
+/// Zeros in place of the rows of keys that nobody sees.
+inline void clear_dead_rows(const KeyBlock& block, int64_t dims, float* rows) {
+  for (int64_t j = 0; j < block.count; ++j)
+    if (!block.live[j]) std::fill_n(rows + j * padded(dims), dims, 0.0f);
 }
 
 /// The tile's rows of a [batch, row, head, dim] tensor, one after the other, as floats; lanes without a row and
@@ -270,12 +256,12 @@ inline void finish_logits(const Problem& p, const RowTile& t, const KeyBlock& bl
 
 /// Logits of a block whose visibility is known: scores[key][lane].
 inline void compute_logits(const Problem& p, const RowTile& t, const KeyBlock& block, const float* query_panel,
-                           const FloatRows& keys, const TileScratch& scratch) {
+                           const float* key_rows, const TileScratch& scratch) {
   gemm<Left::kRows, false>({.m = block.count,
                             .n = t.width(),
                             .k = p.head_dim,
-                            .a = keys.data,
-                            .a_stride = keys.stride,
+                            .a = key_rows,
+                            .a_stride = padded(p.head_dim),
                             .b = query_panel,
                             .b_stride = scratch.stride,
                             .c = scratch.scores,

@@ -78,14 +78,13 @@ void add_weights_to_delta(const BackwardCall& call, const RowTile& t, const Grad
 }
 
 /// dQ^T += K^T dS^T
-void add_to_d_query(const BackwardCall& call, const RowTile& t, const KeyBlock& block, const FloatRows& keys,
-                    const GradientScratch& s) {
-  const FloatRows live = only_live(keys, block, call.problem.head_dim, s.keys);
+void add_to_d_query(const BackwardCall& call, const RowTile& t, const KeyBlock& block, const GradientScratch& s) {
+  clear_dead_rows(block, call.problem.head_dim, s.keys);
   gemm<Left::kTransposed, true>({.m = call.problem.head_dim,
                                  .n = t.width(),
                                  .k = block.count,
-                                 .a = live.data,
-                                 .a_stride = live.stride,
+                                 .a = s.keys,
+                                 .a_stride = padded(call.problem.head_dim),
                                  .b = s.d_scores,
                                  .b_stride = s.stride,
                                  .c = s.d_queries,
@@ -122,7 +121,7 @@ void row_task(const BackwardCall& call, const BlockMap::Place& place, std::byte*
   t.for_each_key_block(call.config.block_k, [&](int64_t first, int64_t count) {
     KeyBlock block;
     block.first = first, block.count = count;
-    if (tile.compute(block) && call.wanted.query.present()) add_to_d_query(call, t, block, tile.keys(), s);
+    if (tile.compute(block) && call.wanted.query.present()) add_to_d_query(call, t, block, s);
   });
   // A row that sees nothing keeps its lse's cotangent alone (rule 9).
   for (int64_t r = 0; r < t.count; ++r) {

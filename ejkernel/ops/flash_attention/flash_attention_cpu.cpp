@@ -31,7 +31,7 @@ namespace {
 struct ForwardScratch : TileScratch {
   float* queries;  ///< [head_dim][lane]
   float* results;  ///< [value_dim][lane]: sums of probability times value
-  float* rows;     ///< converted keys or values, or rows on their way in or out
+  float* rows;     ///< of keys, of values, or rows on their way in or out
   // Per lane: largest logit so far, sum of e^(logit - max), and e^(old max - new max).
   float* max;
   float* sum;
@@ -78,13 +78,14 @@ class ForwardTile {
     block.first = first, block.count = count;
     find_visible(p_, t_, block, s_.terms, s_.stride);
     if (!block.any_live()) return;
-    const int64_t row = t_.sequence.k_begin + first;
-    compute_logits(p_, t_, block, s_.queries, load_rows(p_.key, p_.k, t_.batch, row, t_.kv_head, count, s_.rows), s_);
+    load_key_rows(p_.key, p_.k, t_, block, s_.rows);
+    compute_logits(p_, t_, block, s_.queries, s_.rows, s_);
     update_softmax(block);
     if (!wants_out_) return;
     if (p_.dropout_threshold > 0) drop(block);
-    const FloatRows values = load_rows(p_.value, p_.v, t_.batch, row, t_.kv_head, count, s_.rows);
-    accumulate(block, only_live(values, block, p_.value_dim, s_.rows));
+    load_key_rows(p_.value, p_.v, t_, block, s_.rows);
+    clear_dead_rows(block, p_.value_dim, s_.rows);
+    accumulate(block);
   }
 
   /// Logits become e^(logit - max); what was summed before is scaled to the new max.
@@ -133,12 +134,12 @@ class ForwardTile {
   }
 
   /// results[d][lane] += sum over keys of values[key][d] * probability[key][lane]
-  void accumulate(const KeyBlock& block, const FloatRows& values) {
+  void accumulate(const KeyBlock& block) {
     gemm<Left::kTransposed, true>({.m = p_.value_dim,
                                    .n = t_.width(),
                                    .k = block.count,
-                                   .a = values.data,
-                                   .a_stride = values.stride,
+                                   .a = s_.rows,
+                                   .a_stride = padded(p_.value_dim),
                                    .b = s_.scores,
                                    .b_stride = s_.stride,
                                    .c = s_.results,

@@ -2,6 +2,12 @@
 // the order and the worker limit that the header promises, and lets the caller sleep instead of spin at the end.
 #include "ejkernel/platform/cpu/parallel_for.h"
 
+#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+// Highway's pool has a fence on each side of starting a thread. ThreadSanitizer does not see fences, but the start of a
+// thread orders the same accesses.
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+
 #include <pthread.h>
 
 #include <hwy/contrib/thread_pool/thread_pool.h>
