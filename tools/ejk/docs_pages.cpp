@@ -144,7 +144,8 @@ std::string cpp_example(const Operation& op, const Operation* forward) {
   const std::string inputs = designators(required_inputs(called));
   std::string text = "```cpp\n#include <ejkernel/ejkernel.h>\n\n";
   if (forward == nullptr) {
-    text += fmt::format("auto [{}] = ejk::{}({{{}}});\n", field_names(op.outputs), op.name, inputs);
+    text += fmt::format("auto [{}] = ejk::execute<ejk::{}>({{{}}});\n", field_names(op.outputs), struct_name(op.name),
+                        inputs);
   } else {
     const std::string_view first = forward->outputs[0].name;
     text += fmt::format("auto [results, pullback] = ejk::vjp<ejk::{}>({{{}}});\n", struct_name(forward->name), inputs);
@@ -155,17 +156,15 @@ std::string cpp_example(const Operation& op, const Operation* forward) {
 }
 
 std::string c_example(const Operation& op) {
-  const std::vector<std::string> required = required_inputs(op);
-  std::string inputs;
-  for (const std::string& name : required)
-    inputs += fmt::format("{}{{\"{}\", &{}}}", inputs.empty() ? "" : ", ", name, name);
-  return fmt::format(
-      "```c\n#include <ejkernel/c_api.h>\n\n"
-      "const ejk_tensor inputs[] = {{{}}};  /* DLTensors */\n"
-      "const ejk_tensor outputs[] = {{{{\"{}\", &result}}}};\n"
-      "if (ejk_execute(\"{}\", inputs, {}, outputs, 1, NULL, NULL, NULL) != EJK_OK) {{\n"
-      "  const char* text;\n  ejk_last_error(&text);\n}}\n```\n",
-      inputs, op.outputs[0].name, op.name, required.size());
+  std::string text = fmt::format(
+      "```c\n#include <ejkernel/ejkernel_ops.h>\n\n"
+      "ejk_{0}_args args;\nejk_{0}_init(&args);\n",
+      op.name);
+  for (const std::string& name : required_inputs(op)) text += fmt::format("args.inputs.{0} = &{0};\n", name);
+  return text + fmt::format(
+                    "args.outputs.{} = &result;  /* DLTensors all; outputs that are left out are not computed */\n"
+                    "if (ejk_{}(&args) != EJK_OK) {{\n  const char* text;\n  ejk_last_error(&text);\n}}\n```\n",
+                    op.outputs[0].name, op.name);
 }
 
 std::string cli_example(const Operation& op) {
