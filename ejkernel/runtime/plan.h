@@ -56,8 +56,8 @@ class EJK_API Plan {
   std::shared_ptr<const State> state_;
 };
 
-/// Tier 3 by hand: from now on the plan's problem and kernel get its config with these values set over it. InvalidArgument
-/// for an unknown field or an illegal value. Plans that exist keep theirs.
+/// Tier 3 by hand: from now on the plan's problem and kernel get its config with these values set over it.
+/// InvalidArgument for an unknown field or an illegal value. Plans that exist keep theirs.
 EJK_API void set_memory_config(const Plan& plan, const ConfigValues& values);
 
 }  // namespace ejk

@@ -1,0 +1,37 @@
+// The families of rows; their functions are in rows_*.cpp.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "ejkernel/testing/table.h"
+
+namespace ejk::testing {
+
+// Correctness.
+RowResult forward_accuracy(const RowRequest& request);
+RowResult backward_accuracy(const RowRequest& request);
+RowResult exact_mode(const RowRequest& request);
+RowResult edge_shapes(const RowRequest& request);
+RowResult metamorphic_relations(const RowRequest& request);
+
+/// Counts from several threads; keeps the first failures' texts.
+class Tally {
+ public:
+  void add(const std::string& failure);
+  void note(const std::string& text);
+  /// Ratios of the error rule, for their quantiles.
+  void ratio(double r);
+  RowResult result() const;
+
+ private:
+  mutable std::mutex mutex_;
+  RowResult result_;
+  std::vector<double> ratios_;
+};
+
+/// Calls trial(i) for i in [0, n) on as many threads as the machine has; an exception is a failure of the trial.
+void for_each_trial(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial);
+
+}  // namespace ejk::testing

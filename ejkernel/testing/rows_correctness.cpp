@@ -1,0 +1,115 @@
+// T-02 to T-05 and T-07: every kernel of every operation against float64 answers, exact answers, and itself.
+#include <fmt/format.h>
+
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/operations.h"
+#include "ejkernel/testing/rows.h"
+
+namespace ejk::testing {
+namespace {
+
+constexpr double kBudget = 2e6;  // multiply-adds of one answer
+
+bool is_gradient(const TestOperation& tests) {
+  for (const TestOperation* other : test_operations())
+    if (other->declaration->gradient == tests.name()) return true;
+  return false;
+}
+
+std::vector<const TestOperation*> operations(bool gradients) {
+  std::vector<const TestOperation*> chosen;
+  for (const TestOperation* tests : test_operations())
+    if (is_gradient(*tests) == gradients) chosen.push_back(tests);
+  return chosen;
+}
+
+/// One trial for each kernel but the reference that supports the problem; the reference when it is the only one.
+void judge_problem(const TestOperation& tests, const Problem& problem, const Answer& answer, Tally& tally) {
+  const std::vector<Kernel> kernels = kernels_of(*tests.declaration);
+  bool judged = false;
+  for (const Kernel& kernel : kernels) {
+    if (kernel->platform == Platform::reference && judged) break;
+    const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
+    if (!verdict.supported) continue;
+    judged = true;
+    tally.ratio(verdict.ratio());
+    tally.add(report(problem, kernel, verdict));
+  }
+}
+
+RowResult accuracy(const RowRequest& request, bool gradients) {
+  const std::vector<const TestOperation*> all = operations(gradients);
+  Tally tally;
+  for_each_trial(request.n, tally, [&](int64_t i) {
+    const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
+    const Problem problem =
+        tests.random({.seed = request.seed * 1000003 + static_cast<uint64_t>(i), .size = Size::small});
+    judge_problem(tests, problem, tests.oracle(problem, kBudget), tally);
+  });
+  return tally.result();
+}
+
+}  // namespace
+
+RowResult forward_accuracy(const RowRequest& request) { return accuracy(request, false); }
+RowResult backward_accuracy(const RowRequest& request) { return accuracy(request, true); }
+
+RowResult exact_mode(const RowRequest& request) {
+  std::vector<const TestOperation*> all;
+  for (const TestOperation* tests : test_operations())
+    if (tests->exact != nullptr) all.push_back(tests);
+  Tally tally;
+  for_each_trial(request.n, tally, [&](int64_t i) {
+    const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
+    const ExactProblem exact = tests.exact(request.seed * 1000003 + static_cast<uint64_t>(i));
+    judge_problem(tests, exact.problem, exact.answer, tally);
+  });
+  return tally.result();
+}
+
+RowResult edge_shapes(const RowRequest& request) {
+  struct Item {
+    const TestOperation* tests;
+    const Case* one;
+  };
+  std::vector<Item> items;
+  for (const TestOperation* tests : test_operations())
+    for (const Case& one : tests->cases)
+      if ((one.tags & (kEdge | kLattice)) != 0) items.push_back({tests, &one});
+  Tally tally;
+  for_each_trial(static_cast<int64_t>(items.size()), tally, [&](int64_t i) {
+    const Item& item = items[static_cast<size_t>(i)];
+    Problem problem = item.one->make();
+    problem.seed = request.seed;
+    judge_problem(*item.tests, problem, item.tests->oracle(problem, kBudget), tally);
+  });
+  return tally.result();
+}
+
+RowResult metamorphic_relations(const RowRequest& request) {
+  struct Item {
+    const Relation* relation;
+    Kernel kernel;
+  };
+  std::vector<Item> items;
+  for (const TestOperation* tests : test_operations())
+    for (const Relation& relation : tests->relations)
+      items.push_back({&relation, kernels_of(*tests->declaration).front()});
+  const auto rounds = request.n / static_cast<int64_t>(items.size()) + 1;
+  Tally tally;
+  for_each_trial(rounds * static_cast<int64_t>(items.size()), tally, [&](int64_t i) {
+    const Item& item = items[static_cast<size_t>(i) % items.size()];
+    const uint64_t seed = request.seed * 1000003 + static_cast<uint64_t>(i);
+    try {
+      const std::string wrong = item.relation->check(seed, Size::normal, KernelRunner(item.kernel));
+      tally.add(wrong.empty() ? "" : fmt::format("{} (seed {}): {}", item.relation->name, seed, wrong));
+    } catch (const RelationSkipped&) {
+      // The kernel declines this configuration: it counts for nothing.
+    } catch (const RelationBroken& broken) {
+      tally.add(fmt::format("{} (seed {}): {}", item.relation->name, seed, broken.what));
+    }
+  });
+  return tally.result();
+}
+
+}  // namespace ejk::testing

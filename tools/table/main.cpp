@@ -1,0 +1,55 @@
+// ejkernel_table T-nn [--n N] [--seed S]: produces one row of the reliability table and writes its record.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/testing/table.h"
+
+namespace {
+
+using namespace ejk::testing;
+
+template <class T>
+T number(std::string_view option, std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    ejk::throw_invalid("table", option, "be a whole number", text, "for example --n 1000");
+  return value;
+}
+
+int produce(int argc, char** argv) {
+  const Row& row = find_row(argc > 1 ? argv[1] : "");
+  RowRequest request{.n = row.target, .seed = 1};
+  for (int i = 2; i < argc; i += 2) {
+    const std::string_view option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+    if (option == "--n")
+      request.n = number<int64_t>(option, value);
+    else if (option == "--seed")
+      request.seed = number<uint64_t>(option, value);
+    else
+      ejk::throw_invalid("table", "the option", "be --n or --seed", option, "for example --n 1000 --seed 7");
+  }
+  const Record record = produce_record(row, request, find_tree(std::filesystem::current_path()));
+  fmt::print("{} {}: n {} of {}, failures {}, {:.1f} minutes\n", record.id, row.category, record.n, record.target,
+             record.failures, record.minutes);
+  for (const auto& [name, value] : record.figures) fmt::print("  {} {:.4g}\n", name, value);
+  for (const std::string& note : record.notes) fmt::print("  {}\n", note);
+  return record.failures == 0 && record.n >= record.target ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return produce(argc, argv);
+  } catch (const ejk::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  }
+}
