@@ -5,6 +5,7 @@
 
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
 
 namespace ejk {
 namespace {
@@ -105,16 +106,15 @@ Shape contiguous_strides(const Shape& shape) {
 
 int64_t num_bytes(DType dtype, const Shape& shape) {
   const auto refuse = [&](const char* expected) {
-    throw InvalidArgument(std::string("num_bytes: ") + expected + " was expected, " + std::string(name(dtype)) +
-                          to_string(shape) + " was given; correct the shape");
+    throw_invalid("num_bytes", "the shape", expected, std::string(name(dtype)) + to_string(shape), "correct it");
   };
   for (int64_t extent : shape)
-    if (extent < 0) refuse("a shape without negative extents");
+    if (extent < 0) refuse("have no negative extents");
   const int64_t n = shape.num_elements();
   int64_t num_bits = 0;
   if (n == INT64_MAX || __builtin_mul_overflow(n, static_cast<int64_t>(bits(dtype)), &num_bits) ||
       num_bits > INT64_MAX - 7)
-    refuse("a shape of less than 2^60 bytes");
+    refuse("take less than 2^60 bytes");
   return (num_bits + 7) / 8;
 }
 

@@ -16,6 +16,24 @@ RowResult exact_mode(const RowRequest& request);
 RowResult edge_shapes(const RowRequest& request);
 RowResult metamorphic_relations(const RowRequest& request);
 
+// Memory.
+RowResult guard_bands(const RowRequest& request);
+RowResult poisoned_allocator(const RowRequest& request);
+RowResult indexing_past_32_bits(const RowRequest& request);
+RowResult layouts_and_alignment(const RowRequest& request);
+RowResult allocation_failures(const RowRequest& request);
+
+// Determinism.
+RowResult bit_equal_reruns(const RowRequest& request);
+RowResult equal_across_processes(const RowRequest& request);
+RowResult spread_over_reruns(const RowRequest& request);
+
+// Input.
+RowResult wrong_calls(const RowRequest& request);
+RowResult hostile_indices(const RowRequest& request);
+RowResult injected_texts(const RowRequest& request);
+RowResult error_quality(const RowRequest& request);
+
 /// Counts from several threads; keeps the first failures' texts.
 class Tally {
  public:

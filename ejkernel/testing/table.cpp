@@ -169,7 +169,8 @@ std::vector<RowStatus> table_status(const fs::path& root) {
 
 fs::path find_tree(const fs::path& from) {
   for (fs::path folder = fs::absolute(from);; folder = folder.parent_path()) {
-    if (fs::exists(folder / kFolder)) return folder;
+    std::error_code ignored;
+    if (fs::exists(folder / kFolder, ignored)) return folder;
     if (folder == folder.root_path())
       throw_invalid("table", "the working folder", fmt::format("be inside a source tree (with {})", kFolder),
                     from.string(), "change into the repository");

@@ -1,0 +1,139 @@
+// T-20, T-21, T-24: the same call again, on other numbers of threads, in other processes.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/runtime/executor.h"
+#include "ejkernel/runtime/problem.h"
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/operations.h"
+#include "ejkernel/testing/rows.h"
+
+namespace ejk::testing {
+namespace {
+
+/// One number for all bits of all outputs.
+uint64_t digest(const std::vector<Array>& outputs) {
+  std::string bytes;
+  for (const Array& output : outputs)
+    if (output.present())
+      bytes.append(output.as<char>(), static_cast<size_t>(num_bytes(output.dtype(), output.shape())));
+  return digest_of(bytes).low;
+}
+
+uint64_t run_once(const Problem& problem, int threads) {
+  const cpu::ScopedNumThreads scope(threads);
+  return digest(execute(problem.operation->name, problem.views(), problem.params));
+}
+
+Problem problem_of(const RowRequest& request, int64_t i, Size size) {
+  const auto all = test_operations();
+  return all[static_cast<size_t>(i) % all.size()]->random(
+      {.seed = request.seed * 1000003 + static_cast<uint64_t>(i), .size = size});
+}
+
+constexpr int64_t kReruns = 1000;
+
+}  // namespace
+
+/// n configurations, 1,000 reruns of each on 1 to 7 threads, while another thread keeps the pool busy.
+RowResult bit_equal_reruns(const RowRequest& request) {
+  Tally tally;
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (int64_t i = 0; !stop; ++i) run_once(problem_of(request, i + 100000, Size::small), 2);
+  });
+  int64_t unequal = 0;
+  for (int64_t i = 0; i < request.n; ++i) {
+    const Problem problem = problem_of(request, i, i % 8 == 0 ? Size::small : Size::tiny);
+    const uint64_t first = run_once(problem, 1);
+    int64_t different = 0;
+    for (int64_t rerun = 0; rerun < kReruns; ++rerun)
+      different += run_once(problem, static_cast<int>(rerun % 7) + 1) != first;
+    unequal += different;
+    tally.add(different == 0 ? ""
+                             : fmt::format("{} {}: {} of {} reruns differ", problem.operation->name, problem.label,
+                                           different, kReruns));
+  }
+  stop = true;
+  other.join();
+  RowResult result = tally.result();
+  result.figures["reruns_per_configuration"] = kReruns;
+  result.figures["unequal_reruns"] = static_cast<double>(unequal);
+  return result;
+}
+
+/// Fresh processes run the same problems in orders of their own; all must find the same bits.
+RowResult equal_across_processes(const RowRequest& request) {
+  constexpr size_t kProblems = 60;
+  using Digests = std::array<uint64_t, kProblems>;
+  auto in_child = [&](uint64_t order_seed, Digests& into) {
+    std::array<int, 2> ends{};
+    if (pipe(ends.data()) != 0) return false;
+    const pid_t child = fork();
+    if (child == 0) {
+      std::vector<size_t> order(kProblems);
+      for (size_t i = 0; i < kProblems; ++i) order[i] = i;
+      Random(order_seed).shuffle(order);
+      Digests digests{};
+      for (size_t i : order)
+        digests[i] =
+            run_once(problem_of(request, static_cast<int64_t>(i), Size::small), static_cast<int>(order_seed % 3) + 1);
+      const bool sent = write(ends[1], digests.data(), sizeof digests) == static_cast<ssize_t>(sizeof digests);
+      _exit(sent ? 0 : 1);
+    }
+    close(ends[1]);
+    const bool received = read(ends[0], into.data(), sizeof into) == static_cast<ssize_t>(sizeof into);
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return received && status == 0;
+  };
+  Tally tally;
+  Digests first{};
+  if (!in_child(0, first)) tally.add("the first process failed");
+  for (int64_t process = 0; process < request.n; ++process) {
+    Digests digests{};
+    const bool ran = in_child(request.seed + static_cast<uint64_t>(process) + 1, digests);
+    tally.add(!ran ? "a process failed" : digests != first ? fmt::format("process {} differs", process) : "");
+  }
+  return tally.result();
+}
+
+/// The CPU kernels are deterministic without asking, so the spread over reruns and threads must be 0; it is published
+/// as measured.
+RowResult spread_over_reruns(const RowRequest& request) {
+  Tally tally;
+  double largest = 0;
+  for (int64_t i = 0; i < request.n; ++i) {
+    const Problem problem = problem_of(request, i, Size::small);
+    std::vector<Array> first;
+    for (int threads = 1; threads <= 4; ++threads) {
+      const cpu::ScopedNumThreads scope(threads);
+      const std::vector<Array> outputs = execute(problem.operation->name, problem.views(), problem.params);
+      if (first.empty()) first = outputs;
+      for (size_t o = 0; o < outputs.size(); ++o) {
+        if (!outputs[o].present() || !is_float(outputs[o].dtype())) continue;
+        for (int64_t n = 0; n < outputs[o].num_elements(); ++n) {
+          const double a = get(outputs[o], n), b = get(first[o], n);
+          if (std::isfinite(a) && std::isfinite(b) && a != b)
+            largest = std::max(largest, std::abs(a - b) / (2 * unit_roundoff(outputs[o].dtype()) *
+                                                           std::max(std::abs(a), std::abs(b))));
+        }
+      }
+    }
+    tally.add("");
+  }
+  RowResult result = tally.result();
+  result.figures["largest_spread_ulp"] = largest;
+  return result;
+}
+
+}  // namespace ejk::testing

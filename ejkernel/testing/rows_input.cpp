@@ -1,0 +1,320 @@
+// T-45, T-46, T-48, T-49: calls that are wrong in every way a caller can be wrong, and index tensors that lie.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <filesystem>
+#include <regex>
+
+#include "ejkernel/core/environment.h"
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/config.h"
+#include "ejkernel/runtime/executor.h"
+#include "ejkernel/runtime/json.h"
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/operations.h"
+#include "ejkernel/testing/rows.h"
+
+namespace ejk::testing {
+namespace {
+
+/// A valid call made wrong in one or two ways.
+class WrongCall {
+ public:
+  WrongCall(const TestOperation& tests, uint64_t seed)
+      : random_(seed), problem_(tests.random({.seed = seed, .size = Size::tiny})) {
+    inputs_ = problem_.views();
+    for (int64_t i = random_.between(1, 2); i > 0; --i) spoil();
+  }
+
+  const std::string& what() const { return what_; }
+
+  /// Plans, and runs where every tensor still has the memory it claims.
+  void call() {
+    if (!wrong_param_.empty()) set_param(*problem_.operation, problem_.params, wrong_param_, wrong_value_);
+    const Plan plan = Plan::make(problem_.operation->name, inputs_, problem_.params, options_);
+    if (!may_run_) return;
+    std::vector<Array> arrays = plan.allocate_outputs();
+    std::vector<Tensor> outputs(arrays.begin(), arrays.end());
+    spoil_outputs(outputs);
+    if (short_workspace_ && plan.workspace_bytes() > 0)
+      plan.run(inputs_, outputs);
+    else
+      run_with_workspace(plan, inputs_, outputs);
+  }
+
+ private:
+  /// A present input; -1 when all are absent.
+  int64_t pick_input() {
+    std::vector<int64_t> present;
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (inputs_[i].present()) present.push_back(static_cast<int64_t>(i));
+    return present.empty() ? -1 : random_.pick(present);
+  }
+
+  void spoil() {
+    const int64_t i = pick_input();
+    if (i < 0) return;
+    Tensor& t = inputs_[static_cast<size_t>(i)];
+    const std::string input(problem_.operation->inputs[static_cast<size_t>(i)].name);
+    const int axis = t.rank() == 0 ? 0 : static_cast<int>(random_.below(t.rank()));
+    switch (random_.below(12)) {
+      case 0:
+        t.dtype = static_cast<DType>(random_.below(kNumDTypes)), may_run_ = false, note("dtype of " + input);
+        break;
+      case 1:
+        if (t.rank() > 0) t.shape[axis] = random_.pick<int64_t>({-1, INT64_MIN, INT64_MAX, int64_t{1} << 40, 0, 1, 7});
+        may_run_ = false, note("extent of " + input);
+        break;
+      case 2:
+        t.shape = {}, t.strides = {}, may_run_ = false, note("rank of " + input);
+        break;
+      case 3:
+        if (t.rank() > 0) t.strides[axis] = random_.pick<int64_t>({2, 3, -1, INT64_MAX, INT64_MIN});
+        may_run_ = false, note("stride of " + input);
+        break;
+      case 4:
+        t.data = nullptr, note("null " + input);
+        break;
+      case 5:
+        t.data = static_cast<std::byte*>(t.data) + 1, note("misaligned " + input);
+        break;
+      case 6:
+        t = Tensor(), note("absent " + input);
+        break;
+      case 7:
+        t.device = {DeviceKind::cuda, static_cast<int>(random_.below(3))}, may_run_ = false, note("device of " + input);
+        break;
+      case 8:
+        spoil_param();
+        break;
+      case 9:
+        options_.kernel = random_.pick<std::string>({"cpu ", "nothing", "Reference", "gpu"}), note("kernel");
+        break;
+      case 10:
+        options_.platform = static_cast<Platform>(random_.below(kNumPlatforms)), note("platform");
+        break;
+      default:
+        spoils_output_ = random_.between(0, 5), short_workspace_ = random_.chance(0.3), note("outputs");
+        break;
+    }
+  }
+
+  void spoil_param() {
+    const auto params = problem_.operation->params;
+    if (params.empty()) return;
+    wrong_param_ =
+        random_.chance(0.9)
+            ? std::string(params[static_cast<size_t>(random_.below(static_cast<int64_t>(params.size())))].name)
+            : "no_such_parameter";
+    switch (random_.below(6)) {
+      case 0:
+        wrong_value_ = -1.0;
+        break;
+      case 1:
+        wrong_value_ = std::numeric_limits<double>::quiet_NaN();
+        break;
+      case 2:
+        wrong_value_ = int64_t{INT64_MIN};
+        break;
+      case 3:
+        wrong_value_ = std::string("sideways");
+        break;
+      case 4:
+        wrong_value_ = std::vector<int64_t>{-5, 2, 9};
+        break;
+      default:
+        wrong_value_ = std::numeric_limits<double>::infinity();
+        break;
+    }
+    note("parameter " + wrong_param_);
+  }
+
+  void spoil_outputs(std::vector<Tensor>& outputs) {
+    Tensor& t = outputs.front();
+    if (!t.present() || t.rank() == 0) return;
+    switch (spoils_output_) {
+      case 0:
+        t.dtype = t.dtype == DType::i64 ? DType::f32 : DType::i64;
+        break;
+      case 1:
+        t.shape[0] += 1;
+        break;
+      case 2:
+        t.strides[0] = 0;
+        break;
+      case 3:
+        t.data = nullptr;
+        break;
+      case 4:
+        t.data = static_cast<std::byte*>(t.data) + 1;
+        break;
+      case 5:
+        outputs.pop_back();
+        break;
+      default:
+        break;
+    }
+  }
+
+  void note(const std::string& text) { what_ += (what_.empty() ? "" : ", ") + text; }
+
+  Random random_;
+  Problem problem_;
+  std::vector<Tensor> inputs_;
+  PlanOptions options_;
+  std::string wrong_param_;
+  ParamValue wrong_value_;
+  std::string what_;
+  int64_t spoils_output_ = -1;
+  bool short_workspace_ = false;
+  bool may_run_ = true;
+};
+
+const TestOperation& operation_of_trial(int64_t i) {
+  const auto all = test_operations();
+  return *all[static_cast<size_t>(i) % all.size()];
+}
+
+/// "operation: argument must expected, got given; what to do", or the list of every kernel's reason.
+bool is_well_formed(const Error& error) {
+  static const std::regex sentence("[a-z0-9_]+: .+ must .+, got .+; .+"),
+      reasons("[a-z0-9_]+: no kernel supports this call(\n  [^:]+: .+)+"), device("[a-z]+(:[0-9]+)?: .+; .+");
+  const std::string text = error.what();
+  return error.code() == ErrorCode::invalid_argument
+             ? std::regex_match(text, sentence)
+             : std::regex_match(text, reasons) || std::regex_match(text, device);
+}
+
+}  // namespace
+
+/// Typed error, or accepted and run; anything else is a failure (and a sanitizer ends the process).
+RowResult wrong_calls(const RowRequest& request) {
+  Tally tally;
+  std::atomic<int64_t> refused{0}, accepted{0};
+  for_each_trial(request.n, tally, [&](int64_t i) {
+    const uint64_t seed = request.seed * 1000003 + static_cast<uint64_t>(i);
+    WrongCall wrong(operation_of_trial(i), seed);
+    try {
+      wrong.call();
+      ++accepted;
+      tally.add("");
+    } catch (const InvalidArgument&) {
+      ++refused;
+      tally.add("");
+    } catch (const Unsupported&) {
+      ++refused;
+      tally.add("");
+    } catch (const std::exception& error) {
+      tally.add(fmt::format("seed {} ({}): {}", seed, wrong.what(), error.what()));
+    }
+  });
+  RowResult result = tally.result();
+  result.figures["typed_errors"] = static_cast<double>(refused);
+  result.figures["accepted_and_run"] = static_cast<double>(accepted);
+  return result;
+}
+
+RowResult error_quality(const RowRequest& request) {
+  Tally tally;
+  // Some wrong calls turn out right and give no error to look at: half as many again.
+  for_each_trial(request.n + request.n / 2, tally, [&](int64_t i) {
+    WrongCall wrong(operation_of_trial(i), request.seed * 1000003 + static_cast<uint64_t>(i));
+    try {
+      wrong.call();
+    } catch (const Error& error) {
+      tally.add(is_well_formed(error) ? "" : fmt::format("'{}' ({})", error.what(), wrong.what()));
+    }
+  });
+  return tally.result();
+}
+
+/// Lengths, offsets and ids of any value: the masked result and status bits that the oracle expects, guard bands whole.
+RowResult hostile_indices(const RowRequest& request) {
+  Tally tally;
+  for_each_trial(request.n, tally, [&](int64_t i) {
+    const TestOperation& tests = operation_of_trial(i);
+    const Problem problem =
+        tests.random({.seed = request.seed * 1000003 + static_cast<uint64_t>(i), .size = Size::tiny, .hostile = true});
+    const Answer answer = tests.oracle(problem, 1e6);
+    for (const Kernel& kernel : kernels_of(*tests.declaration)) {
+      const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
+      if (!verdict.supported) continue;
+      tally.add(report(problem, kernel, verdict));
+      return;
+    }
+    tally.add(problem.label + ": no kernel supports it");
+  });
+  return tally.result();
+}
+
+/// Texts that a shell, a printf, a path or a compiler would act on, in every string that the library takes.
+RowResult injected_texts(const RowRequest& request) {
+  const std::string canary = (std::filesystem::temp_directory_path() / "ejkernel_injected").string();
+  const std::vector<std::string> texts = {"$(touch " + canary + ")",
+                                          "`touch " + canary + "`",
+                                          "; touch " + canary,
+                                          "| touch " + canary,
+                                          "&& touch " + canary,
+                                          "%n%n%n%s",
+                                          "../../../../etc/passwd",
+                                          "/dev/stdin",
+                                          "\"; system(\"touch " + canary + "\"); \"",
+                                          "#include \"/etc/passwd\"",
+                                          "{\"block_q\": \"$(touch " + canary + ")\"}",
+                                          "-c",
+                                          "--",
+                                          std::string(1 << 16, 'A'),
+                                          "\n\r\t\x1b[2J",
+                                          "\xff\xfe\x80",
+                                          "🙂",
+                                          "",
+                                          " ",
+                                          "'"};
+  using Sink = std::function<void(const std::string&)>;
+  const Operation& op = *test_operations().front()->declaration;
+  std::vector<Sink> sinks = {
+      [](const std::string& text) { KernelRegistry::instance().find(text); },
+      [&](const std::string& text) {
+        ParamsBlock p = op.default_params;
+        set_param(op, p, text, true);
+      },
+      [&](const std::string& text) { config_values_from_json(op.name, text); },
+      [](const std::string& text) { find_row(text); },
+      [](const std::string& text) { find_test_operation(text); },
+      [](const std::string& text) { find_tree(std::filesystem::path("/nonexistent") / text); },
+      [&](const std::string& text) {
+        const Problem problem = test_operations().front()->random({.seed = 1, .size = Size::tiny});
+        Plan::make(op.name, problem.views(), problem.params, {.kernel = text.empty() ? "?" : text});
+      }};
+  for (const ParamField& field : op.params)
+    sinks.push_back([&](const std::string& text) {
+      ParamsBlock p = op.default_params;
+      set_param(op, p, field.name, text);
+    });
+  for (const environment::Variable& variable : environment::variables())
+    sinks.push_back([&](const std::string& text) {
+      environment::parse(
+          [&](const char* name) { return variable.name == name && !text.empty() ? text.c_str() : nullptr; });
+      if (text.empty() || variable.name == "EJKERNEL_PLUGINS")
+        throw InvalidArgument("an empty variable counts as not set");
+    });
+  std::filesystem::remove(canary);
+  Tally tally;
+  for (const std::string& text : texts)
+    for (size_t sink = 0; sink < sinks.size(); ++sink) {
+      const std::string where = fmt::format("text {:.40} in sink {}", text, sink);
+      try {
+        sinks[sink](text);
+        tally.add(where + ": accepted");
+      } catch (const Error&) {
+        tally.add(std::filesystem::exists(canary) ? where + ": executed" : "");
+      } catch (const std::exception& error) {
+        tally.add(where + ": " + error.what());
+      }
+    }
+  (void)request;
+  return tally.result();
+}
+
+}  // namespace ejk::testing
