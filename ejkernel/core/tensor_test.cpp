@@ -92,7 +92,7 @@ TEST(Tensor, num_bytes_rounds_i4_up_once_and_refuses_what_does_not_fit) {
   EXPECT_EQ(num_bytes(DType::u8, {(int64_t{1} << 60) - 1}), (int64_t{1} << 60) - 1);
   EXPECT_EQ(error_of([] { num_bytes(DType::u8, {int64_t{1} << 60}); }),
             "num_bytes: the shape must take less than 2^60 bytes, got u8[1152921504606846976]; "
-            "correct the shape");
+            "correct it");
   EXPECT_THROW(num_bytes(DType::f32, {INT64_MAX, INT64_MAX}), InvalidArgument);
   EXPECT_THROW(num_bytes(DType::i4, {INT64_MAX}), InvalidArgument);
   EXPECT_EQ(error_of([] {

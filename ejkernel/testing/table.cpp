@@ -126,9 +126,9 @@ const Row& find_row(std::string_view id) {
   throw_invalid("table", "the row", "be one of the table", id, known);
 }
 
-Record produce_record(const Row& row, const RowRequest& request, const fs::path& root) {
+Record produce_record(const Row& row, RowFunction produce, const RowRequest& request, const fs::path& root) {
   const auto begin = std::chrono::steady_clock::now();
-  const RowResult result = row.produce(request);
+  const RowResult result = produce(request);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   const Record record{.id = std::string(row.id),
                       .n = result.n,

@@ -28,6 +28,8 @@ struct RowResult {
       {};  ///< the first failures with their replay commands; survivors; where a figure is from
 };
 
+using RowFunction = RowResult (*)(const RowRequest& request);
+
 struct Row {
   std::string_view id;        ///< "T-02"
   std::string_view category;  ///< "Forward accuracy"
@@ -35,7 +37,6 @@ struct Row {
   int64_t target = 0;         ///< n to reach with no failures
   /// Paths of the tree whose change makes a record stale.
   std::vector<std::string_view> depends_on;
-  RowResult (*produce)(const RowRequest& request);
 };
 
 /// All rows, by id.
@@ -56,7 +57,8 @@ struct Record {
 };
 
 /// Produces the row and writes its record below `root`.
-Record produce_record(const Row& row, const RowRequest& request, const std::filesystem::path& root);
+Record produce_record(const Row& row, RowFunction produce, const RowRequest& request,
+                      const std::filesystem::path& root);
 
 /// failed: failures, or trials missing. stale: a source that the row depends on has changed since.
 enum class RowState : uint8_t { ok, stale, missing, failed, short_of_target };

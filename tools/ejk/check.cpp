@@ -31,7 +31,7 @@ struct Flags {
   std::string operation, kernel, case_name, seed, dtype, size;
   int64_t from = 1;
   double seconds = 10;
-  bool hostile = false, differentiable = false, json = false;
+  bool hostile = false, differentiable = false, json = false, table = false;
 };
 
 /// What one kernel of one operation has been through.
@@ -243,7 +243,8 @@ Action declare_check(Options& options) {
       .value("seconds", flags->seconds, "S", "stop then (default: 10)")
       .value("kernel", flags->kernel, "NAME", "only this kernel")
       .value("from", flags->from, "N", "the first seed (default: 1)")
-      .flag("json", flags->json, "print JSON");
+      .flag("json", flags->json, "print JSON")
+      .flag("table", flags->table, "check nothing; print the reliability table of this source tree");
   options.group("One problem")
       .value("case", flags->case_name, "NAME", "this named problem")
       .value("seed", flags->seed, "N", "the random problem of this seed");
@@ -253,7 +254,7 @@ Action declare_check(Options& options) {
       .flag("hostile", flags->hostile, "with index contents that no caller should pass")
       .flag("differentiable", flags->differentiable,
             "only what has a gradient; with --seed, finite differences as well");
-  return [flags] { return Checker(*flags).run(); };
+  return [flags] { return flags->table ? print_reliability_table(flags->json) : Checker(*flags).run(); };
 }
 
 }  // namespace ejk::tool

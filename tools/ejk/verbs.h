@@ -14,4 +14,7 @@ Action declare_header(Options& options);
 Action declare_list(Options& options);
 Action declare_run(Options& options);
 
+/// check --table; the exit code.
+int print_reliability_table(bool as_json);
+
 }  // namespace ejk::tool

@@ -9,6 +9,7 @@
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/testing/table.h"
+#include "tools/table/rows.h"
 
 namespace {
 
@@ -35,7 +36,7 @@ int produce(int argc, char** argv) {
     else
       ejk::throw_invalid("table", "the option", "be --n or --seed", option, "for example --n 1000 --seed 7");
   }
-  const Record record = produce_record(row, request, find_tree(std::filesystem::current_path()));
+  const Record record = produce_record(row, row_function(row.id), request, find_tree(std::filesystem::current_path()));
   fmt::print("{} {}: n {} of {}, failures {}, {:.1f} minutes\n", record.id, row.category, record.n, record.target,
              record.failures, record.minutes);
   for (const auto& [name, value] : record.figures) fmt::print("  {} {:.4g}\n", name, value);

@@ -11,7 +11,7 @@
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operations.h"
-#include "ejkernel/testing/rows.h"
+#include "tools/table/rows.h"
 
 namespace ejk::testing {
 namespace {

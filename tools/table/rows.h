@@ -9,6 +9,9 @@
 
 namespace ejk::testing {
 
+/// The function that produces a row. InvalidArgument for a row that another program produces.
+RowFunction row_function(std::string_view id);
+
 // Correctness.
 RowResult forward_accuracy(const RowRequest& request);
 RowResult backward_accuracy(const RowRequest& request);

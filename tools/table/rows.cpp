@@ -1,0 +1,89 @@
+#include "tools/table/rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "ejkernel/core/validate.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
+
+namespace ejk::testing {
+namespace {
+
+constexpr size_t kMostNotes = 20;
+
+double quantile(const std::vector<double>& sorted, double q) {
+  return sorted[static_cast<size_t>(std::floor(q * static_cast<double>(sorted.size() - 1)))];
+}
+
+}  // namespace
+
+void Tally::add(const std::string& failure) {
+  const std::lock_guard lock(mutex_);
+  ++result_.n;
+  if (failure.empty()) return;
+  ++result_.failures;
+  if (result_.notes.size() < kMostNotes) result_.notes.push_back(failure);
+}
+
+void Tally::note(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  result_.notes.push_back(text);
+}
+
+void Tally::ratio(double r) {
+  const std::lock_guard lock(mutex_);
+  ratios_.push_back(r);
+}
+
+RowResult Tally::result() const {
+  const std::lock_guard lock(mutex_);
+  RowResult result = result_;
+  if (ratios_.empty()) return result;
+  std::vector<double> sorted = ratios_;
+  std::sort(sorted.begin(), sorted.end());
+  result.figures["r_p50"] = quantile(sorted, 0.5);
+  result.figures["r_p99"] = quantile(sorted, 0.99);
+  result.figures["r_max"] = sorted.back();
+  return result;
+}
+
+void for_each_trial(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial) {
+  std::atomic<int64_t> next{0};
+  auto work = [&] {
+    const cpu::ScopedNumThreads one(1);  // the trials are what is spread
+    for (int64_t i; (i = next.fetch_add(1)) < n;) {
+      try {
+        trial(i);
+      } catch (const std::exception& error) {
+        tally.add(std::string("trial ") + std::to_string(i) + ": " + error.what());
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < cpu::default_num_threads(); ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+RowFunction row_function(std::string_view id) {
+  static const std::map<std::string_view, RowFunction> functions = {
+      {"T-02", forward_accuracy},    {"T-03", backward_accuracy},     {"T-04", exact_mode},
+      {"T-05", edge_shapes},         {"T-07", metamorphic_relations}, {"T-14", guard_bands},
+      {"T-15", poisoned_allocator},  {"T-16", indexing_past_32_bits}, {"T-17", layouts_and_alignment},
+      {"T-19", allocation_failures}, {"T-20", bit_equal_reruns},      {"T-21", equal_across_processes},
+      {"T-24", spread_over_reruns},  {"T-45", wrong_calls},           {"T-46", hostile_indices},
+      {"T-48", injected_texts},      {"T-49", error_quality},
+  };
+  const auto found = functions.find(id);
+  if (found == functions.end())
+    throw_invalid("table", "the row", "be one that this program produces", id,
+                  "see ./dev table --help for how to get the others");
+  return found->second;
+}
+
+}  // namespace ejk::testing
