@@ -63,6 +63,9 @@ struct RandomRequest {
   std::optional<DType> dtype = {};  ///< of the main inputs; absent: any
 };
 
+/// What makes the request again: "--seed=7 --size=small".
+std::string replay_of(const RandomRequest& request);
+
 /// What every output should be.
 struct Answer {
   std::vector<Expected> outputs = {};  ///< in field order

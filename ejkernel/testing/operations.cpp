@@ -4,8 +4,10 @@
 #include <string>
 
 #include "ejkernel/core/validate.h"
+#include "ejkernel/ops/attention/attention_cases.h"
 #include "ejkernel/ops/flash_attention/flash_attention_cases.h"
 #include "ejkernel/ops/mean_pooling/mean_pooling_cases.h"
+#include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_cases.h"
 
 namespace ejk::testing {
 
@@ -13,10 +15,23 @@ std::span<const TestOperation* const> test_operations() {
   static const std::array list = {
       &flash_attention_tests(),
       &flash_attention_backward_tests(),
+      &attention_tests(),
+      &attention_backward_tests(),
+      &scaled_dot_product_attention_tests(),
+      &scaled_dot_product_attention_backward_tests(),
       &mean_pooling_tests(),
       &mean_pooling_backward_tests(),
   };
   return list;
+}
+
+std::string replay_of(const RandomRequest& request) {
+  std::string text = "--seed=" + std::to_string(request.seed);
+  if (request.size != Size::normal) text += " --size=" + std::string(name(request.size));
+  if (request.hostile) text += " --hostile";
+  if (request.differentiable) text += " --differentiable";
+  if (request.dtype) text += " --dtype=" + std::string(ejk::name(*request.dtype));
+  return text;
 }
 
 const TestOperation& find_test_operation(std::string_view name) {

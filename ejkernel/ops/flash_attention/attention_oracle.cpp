@@ -89,12 +89,13 @@ Expected Sum::expected(DType dtype, const Tolerance& tolerance, std::vector<int6
 }
 
 AttentionOracle::AttentionOracle(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params,
-                                 double budget, uint64_t seed)
+                                 double budget, uint64_t seed, const Tensor& used_q)
     : dtype_(inputs.query.dtype), budget_(budget / kRuns), seed_(seed), soft_cap_(params.logits_soft_cap.has_value()) {
   FlashAttention::Inputs doubles = inputs;
   for (Tensor* t : {&doubles.query, &doubles.key, &doubles.value, &doubles.bias, &doubles.softmax_aux})
     *t = take(copies_, *t);
   problem_ = attention::make_problem(doubles, params);
+  problem_.used_q = used_q;
 }
 
 Tolerance AttentionOracle::tolerance(DType output) const {
@@ -215,6 +216,8 @@ void AttentionOracle::run_forward(size_t run, const std::vector<bool>& chosen, F
     const RowPlace at = place_of(p, s, h, i);
     to.lse.runs[run][index(at.lse)] = softmax.lse;
     std::copy_n(memory.row.acc, p.value_dim, to.out.runs[run].begin() + at.out * p.value_dim);
+    for (int64_t n = 0; n < memory.row.count && !to.weights.ref.empty(); ++n)
+      to.weights.runs[run][index(at.lse * p.k_rows + memory.row.keys[n])] = memory.row.logits[n];
   });
 }
 
@@ -224,12 +227,14 @@ void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& 
   const Formula<double, DoubleArithmetic> formula(p, {});
   RowMemory<double> memory(p);
   Row<double>& row = memory.row;
+  std::vector<double> logit_squares;  // of each key's own sum
   for_rows(p, chosen, [&](const Sequence& s, int64_t h, int64_t i) {
     const int64_t b = p.batch_of(s), g = p.kv_head(h);
     const RowPlace at = place_of(p, s, h, i);
     formula.gather(s, h, i, row);
     const auto softmax = formula.softmax(h, row);
-    double logit_squares = 0, share_squares = 0;
+    double most_logit_squares = 0, share_squares = 0;
+    logit_squares.clear();
     for (int64_t n = 0; n < row.count; ++n) {
       const int64_t j = row.keys[n];
       const double* k = p.key.as<const double>() + p.k.offset(b, s.k_begin + j, g);
@@ -237,12 +242,13 @@ void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& 
       const double bias = p.bias.present() ? p.bias_at(b, h, i, j) : 0;
       double squares = bias * bias;
       for (int64_t d = 0; d < p.head_dim; ++d) squares += scale * row.q[d] * k[d] * scale * row.q[d] * k[d];
-      logit_squares = std::max(logit_squares, squares);
+      logit_squares.push_back(squares);
+      most_logit_squares = std::max(most_logit_squares, squares);
       const double share = std::exp(row.logits[n] - softmax.lse);
       share_squares += share * share;
     }
     to.lse.ref[index(at.lse)] = softmax.lse;
-    to.lse.squares[index(at.lse)] = logit_squares + share_squares;
+    to.lse.squares[index(at.lse)] = most_logit_squares + share_squares;
 
     formula.forward(s, h, i, row);
     std::copy_n(row.acc, p.value_dim, to.out.ref.begin() + at.out * p.value_dim);
@@ -252,14 +258,19 @@ void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& 
       const double* v = p.value.as<const double>() + p.v.offset(b, s.k_begin + j, g);
       const double weight = row.logits[n] * attention::Problem::scale_at(p.v_scale, b, j, g);
       for (int64_t d = 0; d < p.value_dim; ++d) squares[d] += weight * v[d] * weight * v[d];
+      if (to.weights.ref.empty()) continue;
+      const size_t element = index(at.lse * p.k_rows + j);
+      to.weights.ref[element] = row.logits[n];
+      to.weights.squares[element] = row.logits[n] * row.logits[n] * (1 + logit_squares[index(n)]);
     }
   });
 }
 
-AttentionOracle::Forward AttentionOracle::forward() const {
+AttentionOracle::Forward AttentionOracle::forward(bool with_weights) const {
   const attention::Problem& p = problem_;
   const size_t rows = index(num_batches(p) * p.q_rows * p.num_q_heads);
   Forward to{.out = Sum(rows * index(p.value_dim)), .lse = Sum(rows), .out_at = {}, .lse_at = {}};
+  if (with_weights) to.weights = Sum(rows * index(p.k_rows));
   for (int64_t b = 0; b < num_batches(p); ++b)  // rows that nobody owns see no key
     for (int64_t h = 0; h < p.num_q_heads; ++h) {
       const auto at = (b * p.num_q_heads + h) * p.q_rows;
@@ -288,28 +299,32 @@ namespace {
 /// What the backward is given for one row, in some precision.
 template <class Real>
 struct RowValues {
-  const Real *out, *d_out;
+  const Real *out, *d_out, *d_weights;  // d_weights: by key; null without any
   Real lse, d_lse;
 };
 
 template <class Real>
 struct RowCotangents {
   RowCotangents(const attention::Problem& p, const AttentionOracle::Cotangents& c)
-      : p_(p), c_(c), out(index(p.value_dim)), d_out(out) {}
+      : p_(p), c_(c), out(index(p.value_dim)), d_out(out), d_weights(index(c.d_weights.present() ? p.k_rows : 0)) {}
 
   RowValues<Real> load(const Sequence& s, int64_t h, int64_t i) {
     const RowPlace at = place_of(p_, s, h, i);
     for (int64_t d = 0; d < p_.value_dim; ++d) {
       out[index(d)] = static_cast<Real>(c_.out.as<const double>()[at.out * p_.value_dim + d]);
-      d_out[index(d)] = static_cast<Real>(c_.d_out.as<const double>()[at.out * p_.value_dim + d]);
+      d_out[index(d)] =
+          static_cast<Real>(c_.d_out.present() ? c_.d_out.as<const double>()[at.out * p_.value_dim + d] : 0);
     }
-    return {out.data(), d_out.data(), static_cast<Real>(c_.lse.as<const double>()[at.lse]),
+    for (size_t j = 0; j < d_weights.size(); ++j)
+      d_weights[j] = static_cast<Real>(c_.d_weights.as<const double>()[index(at.lse * p_.k_rows) + j]);
+    return {out.data(), d_out.data(), d_weights.empty() ? nullptr : d_weights.data(),
+            static_cast<Real>(c_.lse.as<const double>()[at.lse]),
             static_cast<Real>(c_.d_lse.present() ? c_.d_lse.as<const double>()[at.lse] : 0)};
   }
 
   const attention::Problem& p_;
   const AttentionOracle::Cotangents& c_;
-  std::vector<Real> out, d_out;
+  std::vector<Real> out, d_out, d_weights;
 };
 
 /// Rows that no sequence owns, by (batch, row): only their lse depends on anything, and only on sinks.
@@ -369,13 +384,15 @@ void AttentionOracle::run_backward(size_t run, Pass pass, const Cotangents& c, c
     if (pass == Pass::rows && !sample.has_row(h, i)) return;
     const int64_t first = p.batch_of(s) * p.k_rows * p.num_kv_heads;
     const RowValues<Real> given = cotangents.load(s, h, i);
-    formula.backward(s, h, i, {.out = given.out, .d_out = given.d_out, .lse = given.lse, .d_lse = given.d_lse},
-                     memory.row,
-                     {.d_query = query.data(),
-                      .d_key = keys ? key.data() + first * p.head_dim : nullptr,
-                      .d_value = keys ? value.data() + first * p.value_dim : nullptr,
-                      .d_bias = bias.empty() ? nullptr : bias.data(),
-                      .d_sinks = sinks.data() + h * p.num_sinks});
+    formula.backward(
+        s, h, i,
+        {.out = given.out, .d_out = given.d_out, .lse = given.lse, .d_lse = given.d_lse, .d_weights = given.d_weights},
+        memory.row,
+        {.d_query = query.data(),
+         .d_key = keys ? key.data() + first * p.head_dim : nullptr,
+         .d_value = keys ? value.data() + first * p.value_dim : nullptr,
+         .d_bias = bias.empty() ? nullptr : bias.data(),
+         .d_sinks = sinks.data() + h * p.num_sinks});
     if (rows) std::copy(query.begin(), query.end(), target(to.query).begin() + place_of(p, s, h, i).out * p.head_dim);
   });
   if (p.num_sinks > 0 && c.d_lse.present())
@@ -412,6 +429,9 @@ void AttentionOracle::measure_backward(Pass pass, const Cotangents& c, const Sam
     formula.gather(s, h, i, row);
     double from_out = 0;
     for (int64_t d = 0; d < p.value_dim && row.count > 0; ++d) from_out += squared(given.d_out[d] * given.out[d]);
+    for (int64_t n = 0; n < row.count && given.d_weights != nullptr; ++n)
+      from_out += squared(std::exp(row.logits[n] - given.lse) * p.dropout_factor(s, h, i, row.keys[n]) *
+                          given.d_weights[row.keys[n]]);
     from_out = std::sqrt(from_out) + std::abs(given.d_lse);
     for (int64_t a = 0; a < p.num_sinks; ++a)
       sinks[index(h * p.num_sinks + a)] += squared(std::exp(p.sink_at(h, a) - given.lse) * from_out);
@@ -421,7 +441,7 @@ void AttentionOracle::measure_backward(Pass pass, const Cotangents& c, const Sam
       const double* k = p.key.as<const double>() + p.k.offset(b, s.k_begin + j, g);
       const double* v = p.value.as<const double>() + p.v.offset(b, s.k_begin + j, g);
       const double keep = p.dropout_factor(s, h, i, j), probability = std::exp(row.logits[n] - given.lse);
-      double from_value = 0;
+      double from_value = given.d_weights != nullptr ? squared(given.d_weights[j]) : 0;
       for (int64_t d = 0; d < p.value_dim; ++d) from_value += squared(given.d_out[d] * v[d]);
       const double d_logit = probability * (keep * std::sqrt(from_value) + from_out) * std::abs(row.slopes[n]);
       if (!to.bias.squares.empty()) to.bias.squares[index(p.bias_offset(b, h, i, j))] += squared(d_logit);
@@ -446,7 +466,8 @@ AttentionOracle::Backward AttentionOracle::backward(const Cotangents& cotangents
   const attention::Problem& p = problem_;
   Cotangents c = cotangents;
   std::vector<Array> copies;
-  for (Tensor* t : {&c.out, &c.lse, &c.d_out, &c.d_lse}) *t = take(copies, *t);
+  for (Tensor* t : {&c.out, &c.lse, &c.d_out, &c.d_lse, &c.d_weights}) *t = take(copies, *t);
+  if (!c.lse.present()) add_forward(copies, c);
   auto size = [](const Tensor& t) { return index(t.num_elements()); };
   Backward to{.query = Sum(size(p.query)),
               .key = Sum(size(p.key)),
@@ -468,6 +489,26 @@ AttentionOracle::Backward AttentionOracle::backward(const Cotangents& cotangents
   }
   if (!to.complete) list_judged(sample, to);
   return to;
+}
+
+/// What a gradient that is not given its forward's results computes first.
+void AttentionOracle::add_forward(std::vector<Array>& copies, Cotangents& c) const {
+  const attention::Problem& p = problem_;
+  const Formula<double, DoubleArithmetic> formula(p, {});
+  RowMemory<double> memory(p);
+  const Array out = Array::zeros(DType::f64, {num_batches(p), p.q_rows, p.num_q_heads, p.value_dim});
+  const Array lse = Array::zeros(DType::f64, {num_batches(p), p.num_q_heads, p.q_rows});
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    for (int64_t h = 0; h < p.num_q_heads; ++h)
+      for (int64_t i = 0; i < s.q_len; ++i) {
+        const RowPlace at = place_of(p, s, h, i);
+        lse.as<double>()[at.lse] = formula.forward(s, h, i, memory.row).lse;
+        std::copy_n(memory.row.acc, p.value_dim, out.as<double>() + at.out * p.value_dim);
+      }
+  }
+  c.out = out, c.lse = lse;
+  copies.insert(copies.end(), {out, lse});
 }
 
 /// The elements whose sums are whole although not everything was computed.

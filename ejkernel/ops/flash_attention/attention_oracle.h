@@ -11,6 +11,9 @@
 //              P (f sqrt(sum (dO V)^2) + sqrt(sum (dO O)^2) + |dlse|) |slope of the cap|
 //   dv[d]      over queries: P f dO[d]
 //   dsinks     over queries: e^(sink - lse) (sqrt(sum (dO O)^2) + |dlse|)
+// and for the operation that returns its weights W = P f and takes their cotangent dW:
+//   W          W sqrt(1 + sum over d of (scale q k)^2 + bias^2): the element itself, and the sum in its exponent
+//   dW joins   sqrt(sum (dO V)^2 + dW^2) and sqrt(sum (dO O)^2 + sum over keys of (W dW)^2)
 #pragma once
 
 #include <array>
@@ -33,20 +36,24 @@ struct Sum {
 
 class AttentionOracle {
  public:
-  /// `budget` multiply-adds; the seed chooses what is judged when they are not enough for everything.
+  /// `budget` multiply-adds; the seed chooses what is judged when they are not enough for everything. `used_q`: queries
+  /// in use of each batch entry, which flash_attention itself has no input for.
   AttentionOracle(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params, double budget,
-                  uint64_t seed);
+                  uint64_t seed, const Tensor& used_q = {});
 
   struct Forward {
     Sum out, lse;
+    Sum weights = Sum();                  ///< only when asked for: batched problems
     std::vector<int64_t> out_at, lse_at;  ///< empty: all
     bool complete = true;
   };
-  Forward forward() const;
+  Forward forward(bool with_weights = false) const;
 
   /// What the gradient operation is given besides the forward's inputs, in float64.
   struct Cotangents {
-    Tensor out, lse, d_out, d_lse;
+    Tensor out = {}, lse = {};      ///< absent: as they follow from the inputs
+    Tensor d_out = {}, d_lse = {};  ///< absent: zero
+    Tensor d_weights = {};          ///< absent: zero; needs a budget for everything
   };
   struct Backward {
     Sum query, key, value, bias, sinks;
@@ -80,6 +87,7 @@ class AttentionOracle {
   void measure_forward(const std::vector<bool>& chosen, Forward& to) const;
   void measure_backward(Pass pass, const Cotangents& c, const Sample& sample, Backward& to) const;
   void list_judged(const Sample& sample, Backward& to) const;
+  void add_forward(std::vector<Array>& copies, Cotangents& c) const;
 
   std::vector<bool> choose_rows() const;
   Sample choose_groups() const;

@@ -40,8 +40,8 @@ double code_scale(const Tensor& t, int64_t batch, int64_t row, int64_t head) {
 
 }  // namespace
 
-Rules::Rules(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params)
-    : in_(inputs), params_(params), packed_(inputs.cu_seqlens_q.present()) {
+Rules::Rules(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params, const Tensor& used_q)
+    : in_(inputs), params_(params), used_q_(used_q), packed_(inputs.cu_seqlens_q.present()) {
   if (packed_)
     add_packed_parts();
   else
@@ -58,11 +58,16 @@ Rules::Span Rules::packed_span(const Tensor& offsets, int64_t n, int64_t rows, s
   return span;
 }
 
+int64_t Rules::length_in_use(const Tensor& lengths, int64_t index, int64_t most) {
+  if (!lengths.present()) return most;
+  const double used = get(lengths, index);
+  if (used < 0 || used > static_cast<double>(most)) status_ |= status::kLength;
+  return clamped(used, most);
+}
+
 void Rules::cut_to_length_in_use(Part& part) {
-  if (!in_.seqused_k.present()) return;
-  const double used = get(in_.seqused_k, part.index);
-  if (used < 0 || used > static_cast<double>(part.k_len)) status_ |= status::kLength;
-  part.k_len = clamped(used, part.k_len);
+  part.q_len = length_in_use(used_q_, part.index, part.q_len);
+  part.k_len = length_in_use(in_.seqused_k, part.index, part.k_len);
 }
 
 void Rules::add_packed_parts() {

@@ -20,7 +20,8 @@ class Rules {
     int64_t q_begin = 0, q_len = 0, k_begin = 0, k_len = 0;
   };
 
-  Rules(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params);
+  /// `used_q`: queries in use of each batch entry; flash_attention itself has no such input.
+  Rules(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params, const Tensor& used_q = {});
 
   const std::vector<Part>& parts() const { return parts_; }
   /// Rule 4: every mask given allows it.
@@ -46,6 +47,7 @@ class Rules {
   void add_packed_parts();
   void add_batch_parts();
   void cut_to_length_in_use(Part& part);
+  int64_t length_in_use(const Tensor& lengths, int64_t index, int64_t most);
   struct Span {
     int64_t begin, length;
   };
@@ -53,6 +55,7 @@ class Rules {
 
   FlashAttention::Inputs in_;
   FlashAttention::Params params_;
+  Tensor used_q_;
   bool packed_;
   std::vector<Part> parts_;
   uint32_t status_ = 0;

@@ -82,15 +82,6 @@ Problem make_backward_problem(const AttentionCase& c) {
 
 bool has_gradient(const AttentionCase& c) { return bits(c.dtype) > 8 && c.params.normalize_output; }
 
-std::string replay_of(const RandomRequest& request) {
-  std::string text = "--seed=" + std::to_string(request.seed);
-  if (request.size != Size::normal) text += " --size=" + std::string(name(request.size));
-  if (request.hostile) text += " --hostile";
-  if (request.differentiable) text += " --differentiable";
-  if (request.dtype) text += " --dtype=" + std::string(ejk::name(*request.dtype));
-  return text;
-}
-
 std::vector<Case> cases_of(Problem (*make)(const AttentionCase&), bool gradient) {
   std::vector<Case> cases;
   for (const auto& list : {attention_cases(), attention_lattice()})

@@ -237,15 +237,6 @@ ExactProblem exact(Problem problem, Answer answer) {
 
 // ---- what the harness gets ----
 
-std::string replay_of(const RandomRequest& request) {
-  std::string text = "--seed=" + std::to_string(request.seed);
-  if (request.size != Size::normal) text += " --size=" + std::string(name(request.size));
-  if (request.hostile) text += " --hostile";
-  if (request.differentiable) text += " --differentiable";
-  if (request.dtype) text += " --dtype=" + std::string(ejk::name(*request.dtype));
-  return text;
-}
-
 std::vector<Case> cases_of(Problem (*make)(const PoolingCase&)) {
   std::vector<Case> cases;
   for (const PoolingCase& c : pooling_cases())
