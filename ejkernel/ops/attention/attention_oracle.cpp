@@ -122,7 +122,7 @@ bool is_weights_case(const AttentionCase& c) {
 
 Problem make_weights_problem(const AttentionCase& description) {
   const Problem flash = make_attention_problem(description);
-  Problem problem = Problem::of(operation<Attention>());
+  Problem problem = Problem::of(declaration<Attention>());
   for (size_t i = 0; i < problem.inputs.size(); ++i)
     problem.inputs[i] =
         flash.inputs[static_cast<size_t>(find_input(*flash.operation, problem.operation->inputs[i].name))];
@@ -143,7 +143,7 @@ AttentionCase random_weights_case(const RandomRequest& request) {
 
 const TestOperation& attention_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<Attention>()};
+    TestOperation t{.declaration = &declaration<Attention>()};
     t.cases = cases_of(make_weights_problem);
     t.random = random_problem<make_weights_problem>;
     t.oracle = forward_answer;
@@ -155,7 +155,7 @@ const TestOperation& attention_tests() {
 
 const TestOperation& attention_backward_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<AttentionBackward>()};
+    TestOperation t{.declaration = &declaration<AttentionBackward>()};
     t.cases = cases_of(make_backward_problem);
     t.random = random_problem<make_backward_problem>;
     t.oracle = backward_answer;

@@ -55,7 +55,7 @@ Problem make_sdpa_problem(const SdpaCase& description) {
   AttentionCase base = description.base;
   base.poison = false;  // once the lengths are known
   const Problem flash = make_attention_problem(base);
-  Problem problem = Problem::of(operation<ScaledDotProductAttention>());
+  Problem problem = Problem::of(declaration<ScaledDotProductAttention>());
   for (size_t i = 0; i < problem.inputs.size(); ++i)
     if (const int from = find_input(*flash.operation, problem.operation->inputs[i].name); from >= 0)
       problem.inputs[i] = flash.inputs[static_cast<size_t>(from)];

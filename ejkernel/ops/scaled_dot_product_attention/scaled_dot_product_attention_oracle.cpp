@@ -95,7 +95,7 @@ Problem random_problem(const RandomRequest& request) {
 
 const TestOperation& scaled_dot_product_attention_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<ScaledDotProductAttention>()};
+    TestOperation t{.declaration = &declaration<ScaledDotProductAttention>()};
     t.cases = cases_of(make_sdpa_problem);
     t.random = random_problem<make_sdpa_problem>;
     t.oracle = forward_answer;
@@ -106,7 +106,7 @@ const TestOperation& scaled_dot_product_attention_tests() {
 
 const TestOperation& scaled_dot_product_attention_backward_tests() {
   static const TestOperation tests = [] {
-    TestOperation t{.declaration = &operation<ScaledDotProductAttentionBackward>()};
+    TestOperation t{.declaration = &declaration<ScaledDotProductAttentionBackward>()};
     t.cases = cases_of(make_backward_problem);
     t.random = random_problem<make_backward_problem>;
     t.oracle = backward_answer;
