@@ -2,12 +2,11 @@
 // change, are compiled with this build's own commands, linked with everything else, and meet the harness.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
+#include "ejkernel/testing/rebuild.h"
 #include "tests/support.h"
 
 namespace ejk::testing {
@@ -56,82 +55,6 @@ void apply(const Block& block, const fs::path& folder) {
   write_text(target, text);
 }
 
-/// A command line as the shell splits it: blanks separate, quotes and backslashes join.
-std::vector<std::string> words_of(const std::string& command) {
-  std::vector<std::string> words;
-  std::string word;
-  bool quoted = false;
-  for (size_t i = 0; i < command.size(); ++i) {
-    const char c = command[i];
-    if (c == '"') {
-      quoted = !quoted;
-    } else if (c == '\\' && i + 1 < command.size()) {
-      word += command[++i];
-    } else if (!quoted && (c == ' ' || c == '\n')) {
-      if (!word.empty()) words.push_back(std::move(word));
-      word.clear();
-    } else {
-      word += c;
-    }
-  }
-  if (!word.empty()) words.push_back(std::move(word));
-  return words;
-}
-
-/// How this build compiles a source file, by its path in the tree.
-std::string compile_command(const std::string& file) {
-  const auto commands = nlohmann::json::parse(read_text(kBinaryFolder / "compile_commands.json"));
-  for (const auto& entry : commands)
-    if (entry["file"] == (kSourceFolder / file).string()) return entry["command"];
-  return {};
-}
-
-/// Compiles folder/file the way this build compiles `like`, the folder's headers before the tree's.
-fs::path compile(const fs::path& folder, const std::string& file, const std::string& like) {
-  const fs::path object = folder / (file + ".o");
-  std::vector<std::string> words = words_of(compile_command(like));
-  EXPECT_FALSE(words.empty()) << "this build does not compile " << like;
-  if (words.empty()) return object;
-  for (size_t i = 0; i + 1 < words.size(); ++i) {
-    if (words[i] == "-o") words[i + 1] = object.string();
-    if (words[i] == "-c") words[i + 1] = (folder / file).string();
-  }
-  const auto first_option = std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with("-"); });
-  words.insert(first_option, "-I" + folder.string());
-  const ProcessResult result = run_process(words, {}, kBinaryFolder.string());
-  EXPECT_EQ(result.exit_code, 0) << file << ":\n" << result.err;
-  return object;
-}
-
-bool is_replaced_by(const std::string& word, const std::vector<fs::path>& objects, const fs::path& folder) {
-  for (const fs::path& object : objects)
-    if (word.ends_with(fs::relative(object, folder).string())) return true;
-  return false;
-}
-
-/// The test program of this build with our objects in it, those of the same source left out.
-fs::path link(const fs::path& folder, const std::vector<fs::path>& objects) {
-  const fs::path program = folder / "tests";
-  const ProcessResult ninja =
-      run_process({"ninja", "-C", kBinaryFolder.string(), "-t", "commands", "-s", "bin/ejkernel_tests"});
-  EXPECT_EQ(ninja.exit_code, 0) << ninja.err;
-  const std::string command =
-      ninja.out.substr(ninja.out.find(": && ") == std::string::npos ? 0 : ninja.out.find(": && ") + 5);
-  std::vector<std::string> words;
-  for (std::string& word : words_of(command)) {
-    if (word == "&&") break;
-    if (!is_replaced_by(word, objects, folder)) words.push_back(std::move(word));
-  }
-  for (size_t i = 0; i + 1 < words.size(); ++i)
-    if (words[i] == "-o") words[i + 1] = program.string();
-  const auto first_object = std::find_if(words.begin(), words.end(), [](const auto& w) { return w.ends_with(".o"); });
-  const size_t at = static_cast<size_t>(first_object - words.begin());
-  for (const fs::path& object : objects) words.insert(words.begin() + static_cast<std::ptrdiff_t>(at), object.string());
-  const ProcessResult result = run_process(words, {}, kBinaryFolder.string());
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return program;
-}
-
 TEST(Documentation, an_operation_is_added_by_following_the_page) {
   const std::vector<Block> blocks = blocks_of(read_text(kSourceFolder / "docs/add_an_operation.md"));
   ASSERT_GE(blocks.size(), 9u);
@@ -145,13 +68,11 @@ TEST(Documentation, an_operation_is_added_by_following_the_page) {
       sources[block.file] = block.file.ends_with("_cases.cpp") || block.file.starts_with("ejkernel/testing/")
                                 ? "ejkernel/testing/operations.cpp"
                                 : "ejkernel/ops/operations.cpp";
-  std::vector<fs::path> objects;
-  for (const auto& [file, like] : sources) objects.push_back(compile(scratch.path, file, like));
-  ASSERT_FALSE(HasFailure());
-  const fs::path program = link(scratch.path, objects);
-  ASSERT_FALSE(HasFailure());
+  Rebuild rebuild(kSourceFolder, kBinaryFolder, scratch.path);
+  for (const auto& [file, like] : sources) ASSERT_EQ(rebuild.compile(file, like), "");
+  ASSERT_EQ(rebuild.link(), "");
 
-  const ProcessResult tests = run_process({program.string(), "--gtest_filter=*scaled_sum*"});
+  const ProcessResult tests = run_process({rebuild.program().string(), "--gtest_filter=*scaled_sum*"});
   EXPECT_EQ(tests.exit_code, 0) << tests.out;
   EXPECT_EQ(tests.out.find("Running 0 tests"), std::string::npos) << "the harness has no test of the new operation";
 }

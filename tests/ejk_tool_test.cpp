@@ -9,7 +9,7 @@
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/registry.h"
-#include "tests/process.h"
+#include "ejkernel/testing/process.h"
 
 namespace ejk::testing {
 namespace {

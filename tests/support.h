@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/process.h"
+#include "ejkernel/testing/process.h"
 
 namespace ejk::testing {
 

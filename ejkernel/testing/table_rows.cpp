@@ -9,6 +9,7 @@ std::span<const Row> table_rows() {
   // What every row about kernels rests on: a change there makes its record stale.
   static const std::vector<std::string_view> kernels = {"ejkernel/core", "ejkernel/platform/cpu", "ejkernel/runtime",
                                                         "ejkernel/ops", "ejkernel/testing"};
+  static const std::vector<std::string_view> faults = {"ejkernel", "tests/mutants"};
   static const std::array rows = {
       Row{"T-02", "Forward accuracy", "random problems, every kernel against float64: failures, quantiles of r", 10000,
           kernels},
@@ -16,12 +17,14 @@ std::span<const Row> table_rows() {
           5000, kernels},
       Row{"T-04", "Exact integer mode", "problems whose answer is exact, bit for bit", 2000, kernels},
       Row{"T-05", "Edge shapes", "enumerated edge cases", 600, kernels},
+      Row{"T-06", "Test strength", "seeded one-line faults, killed by the unit tests", 20, faults},
       Row{"T-07", "Metamorphic", "relations x configurations", 2400, kernels},
       Row{"T-14", "Guard bands", "runs inside guard bands", 15000, kernels},
       Row{"T-15", "Poisoned allocator", "runs in poisoned memory, in random order", 2000, kernels},
       Row{"T-16", "64-bit indexing", "strided calls just below and past 2^31 elements, against contiguous copies", 12,
           kernels},
       Row{"T-17", "Layout and alignment", "layouts that are right or refused with a typed error", 1000, kernels},
+      Row{"T-18", "Host sanitizers", "tests under address, undefined-behaviour and thread sanitizers", 300, kernels},
       Row{"T-19", "Allocation failure", "calls with the k-th allocation failing, k = 1, 2, …", 200, kernels},
       Row{"T-20", "Bit-equal reruns", "configurations of 1,000 reruns on 1 to 7 threads, other work beside", 100,
           kernels},
@@ -31,6 +34,11 @@ std::span<const Row> table_rows() {
       Row{"T-46", "Hostile index tensors", "lengths, offsets and ids of any value", 5000, kernels},
       Row{"T-48", "Injection", "texts x places that take a string, none executed", 300, kernels},
       Row{"T-49", "Error quality", "typed errors that say argument, expected, got and what to do", 5000, kernels},
+      Row{"T-50",
+          "Supply chain",
+          "equal bytes from two builds, a run without network, pinned digests",
+          3,
+          {"cmake", "CMakeLists.txt", "ejkernel"}},
   };
   return rows;
 }

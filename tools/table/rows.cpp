@@ -77,7 +77,7 @@ RowFunction row_function(std::string_view id) {
       {"T-15", poisoned_allocator},  {"T-16", indexing_past_32_bits}, {"T-17", layouts_and_alignment},
       {"T-19", allocation_failures}, {"T-20", bit_equal_reruns},      {"T-21", equal_across_processes},
       {"T-24", spread_over_reruns},  {"T-45", wrong_calls},           {"T-46", hostile_indices},
-      {"T-48", injected_texts},      {"T-49", error_quality},
+      {"T-48", injected_texts},      {"T-49", error_quality},         {"T-50", supply_chain},
   };
   const auto found = functions.find(id);
   if (found == functions.end())

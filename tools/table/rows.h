@@ -37,6 +37,11 @@ RowResult hostile_indices(const RowRequest& request);
 RowResult injected_texts(const RowRequest& request);
 RowResult error_quality(const RowRequest& request);
 
+// Other programs of the tree.
+RowResult seeded_mutants(const RowRequest& request);
+RowResult host_sanitizers(const RowRequest& request);
+RowResult supply_chain(const RowRequest& request);
+
 /// Counts from several threads; keeps the first failures' texts.
 class Tally {
  public:

@@ -1,4 +1,4 @@
-#include "tests/process.h"
+#include "ejkernel/testing/process.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,0 +1,152 @@
+// T-06, T-18, T-50: rows that other programs of the tree answer: its tests on mutants, its tests under sanitizers, its
+// build and its library without a network.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <sstream>
+
+#include "ejkernel/core/validate.h"
+#include "ejkernel/testing/process.h"
+#include "ejkernel/testing/rebuild.h"
+#include "tools/table/rows.h"
+
+namespace ejk::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_all(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Mutant {
+  std::string name, file, before, after;
+  std::vector<std::string> sources;  ///< what is compiled again
+};
+
+std::vector<Mutant> read_mutants(const fs::path& path) {
+  std::vector<Mutant> mutants;
+  std::ifstream lines(path);
+  std::optional<Mutant> current;
+  auto finish = [&] {
+    if (current && current->sources.empty()) current->sources.push_back(current->file);
+    if (current) mutants.push_back(*current);
+    current.reset();
+  };
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty())
+      finish();
+    else if (line.starts_with("# "))
+      continue;
+    else if (!current)
+      current = Mutant{.name = line, .file = {}, .before = {}, .after = {}, .sources = {}};
+    else if (line.starts_with("- "))
+      current->before = line.substr(2);
+    else if (line.starts_with("+ "))
+      current->after = line.substr(2);
+    else if (line.starts_with("= "))
+      current->sources.push_back(line.substr(2));
+    else
+      current->file = line;
+  }
+  finish();
+  return mutants;
+}
+
+/// Empty when the tests notice the mutant; otherwise what to say of it.
+std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::path& build) {
+  std::string text = read_all(root / mutant.file);
+  const size_t at = text.find(mutant.before);
+  if (at == std::string::npos) return mutant.name + ": its text is no longer in " + mutant.file;
+  text.replace(at, mutant.before.size(), mutant.after);
+  const fs::path overlay = build / "mutants" / mutant.name;
+  fs::remove_all(overlay);
+  fs::create_directories((overlay / mutant.file).parent_path());
+  std::ofstream(overlay / mutant.file, std::ios::binary) << text;
+  Rebuild rebuild(root, build, overlay);
+  std::string wrong;
+  for (const std::string& source : mutant.sources)
+    if (wrong.empty()) wrong = rebuild.compile(source, source);
+  if (wrong.empty()) wrong = rebuild.link();
+  if (!wrong.empty()) return mutant.name + ": it cannot be built: " + wrong.substr(0, 300);
+  const ProcessResult tests = run_process({rebuild.program().string(), "--gtest_fail_fast", "--gtest_brief=1",
+                                           "--gtest_filter=-*Long*:*DeathTest*:ParallelFor*"});
+  fs::remove_all(overlay);
+  return tests.exit_code != 0 ? "" : mutant.name + ": survived";
+}
+
+/// Tests that a build's ctest ran, and those that failed; throws when it did not run.
+std::pair<int64_t, int64_t> ctest(const fs::path& build) {
+  const ProcessResult result = run_process({"ctest", "--test-dir", build.string(), "-LE", "long", "-j2"});
+  std::smatch match;
+  if (!std::regex_search(result.out, match, std::regex("(\\d+) tests failed out of (\\d+)")))
+    throw_invalid("table", "the folder", "hold a built preset", build.string(), "run ./dev test first");
+  return {std::stoll(match[2]), std::stoll(match[1])};
+}
+
+}  // namespace
+
+RowResult seeded_mutants(const RowRequest&) {
+  const fs::path root = find_tree(fs::current_path()), build = root / "build/dev";
+  Tally tally;
+  int64_t killed = 0;
+  for (const Mutant& mutant : read_mutants(root / "tests/mutants/mutants.txt")) {
+    const std::string survival = survival_of(mutant, root, build);
+    killed += survival.empty();
+    fmt::print(stderr, "{}: {}\n", mutant.name, survival.empty() ? "killed" : survival);
+    tally.add("");
+    if (!survival.empty()) tally.note(survival);
+  }
+  RowResult result = tally.result();
+  result.figures["killed"] = static_cast<double>(killed);
+  // The row fails below 95 %; survivors are listed either way.
+  if (static_cast<double>(killed) < 0.95 * static_cast<double>(result.n)) result.failures = result.n - killed;
+  return result;
+}
+
+RowResult host_sanitizers(const RowRequest&) {
+  const fs::path root = find_tree(fs::current_path());
+  RowResult result;
+  for (const char* preset : {"asan", "tsan"}) {
+    const auto [tests, failed] = ctest(root / "build" / preset);
+    result.n += tests;
+    result.failures += failed;
+    result.figures[std::string(preset) + "_tests"] = static_cast<double>(tests);
+  }
+  return result;
+}
+
+RowResult supply_chain(const RowRequest&) {
+  const fs::path root = find_tree(fs::current_path());
+  const fs::path scratch = root / "build/reproducible";
+  Tally tally;
+  // The same sources, in two folders of different names, must give the same bytes.
+  std::vector<std::string> libraries;
+  for (const char* name : {"one", "another_place"}) {
+    const fs::path build = scratch / name;
+    const ProcessResult configured =
+        run_process({"cmake", "-S", root.string(), "-B", build.string(), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                     "-DEJK_BUILD_TESTS=OFF", "-DEJK_BUILD_TOOLS=OFF"});
+    const ProcessResult built = run_process({"cmake", "--build", build.string(), "--target", "ejkernel"});
+    if (configured.exit_code != 0 || built.exit_code != 0)
+      tally.add(fmt::format("{}: it does not build: {}", name, built.out.substr(0, 300)));
+    libraries.push_back(read_all(build / "lib/libejkernel.so"));
+  }
+  tally.add(libraries[0].empty() || libraries[0] != libraries[1] ? "two builds of the same sources differ" : "");
+  // In a network namespace without any interface a run must work as ever: it needs no packet.
+  const ProcessResult offline =
+      run_process({"unshare", "--net", "--map-root-user", (root / "build/release/bin/ejk").string(), "run",
+                   "mean_pooling", "--batch", "2", "--seq_len", "16", "--dim", "8"});
+  tally.add(offline.exit_code == 0 ? "" : "a run without network failed: " + offline.err.substr(0, 300));
+  // What the library is made of: every package and pin is named in one file.
+  const std::string pins = read_all(root / "cmake/dependencies.cmake");
+  tally.add(pins.find("EJK_PIN_HIGHWAY_SHA256") != std::string::npos ? "" : "cmake/dependencies.cmake pins no digest");
+  fs::remove_all(scratch);
+  return tally.result();
+}
+
+}  // namespace ejk::testing
