@@ -84,6 +84,18 @@ TEST_P(EveryKernelAtRandom, survives_hostile_indices) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, EveryKernelAtRandom, ::testing::ValuesIn(batches(4, 25)), name_of_batch);
 
+TEST_P(EveryKernelAtRandom, is_exact_where_every_arithmetic_is) {
+  const Batch& batch = GetParam();
+  if (batch.tests->exact == nullptr) GTEST_SKIP() << batch.tests->name() << " has no exact mode";
+  for (int n = 0; n < batch.count && !HasFailure(); ++n) {
+    const ExactProblem exact = batch.tests->exact(batch.first + static_cast<uint64_t>(n));
+    for (const Kernel& kernel : kernels_of(*batch.tests->declaration)) {
+      const Verdict verdict = check_kernel(exact.problem, exact.answer, kernel, {.seed = exact.problem.seed});
+      EXPECT_EQ(report(exact.problem, kernel, verdict), "");
+    }
+  }
+}
+
 /// The reference's gradient against central differences of the reference: what every other gradient is judged by.
 TEST_P(EveryKernelAtRandom, reference_gradients_match_finite_differences) {
   const Batch& batch = GetParam();

@@ -166,21 +166,6 @@ class DenseRow {
     return all;
   }
 
-  /// What a kept probability is multiplied by, 0 for a dropped one; straight from the text of rule 11.
-  double keep(const Rules::Part& part, int64_t h, int64_t i, int64_t j) const {
-    const double t = std::min(std::floor(65536 * params_.dropout_prob + 0.5), 65535.0);
-    if (t == 0) return 1;
-    const auto group = static_cast<uint32_t>(4 * (j / 32) + (j % 8) / 2);
-    const auto piece = static_cast<size_t>(2 * ((j % 32) / 8) + j % 2);
-    const bool seeded = in_.dropout_seed.present();
-    const PhiloxCounter random =
-        philox4x32({{group, static_cast<uint32_t>(i), static_cast<uint32_t>(h), static_cast<uint32_t>(part.index)}},
-                   {{seeded ? static_cast<uint32_t>(get(in_.dropout_seed, 0)) : 0,
-                     seeded ? static_cast<uint32_t>(get(in_.dropout_seed, 1)) : 0}});
-    const uint32_t draw = random.words[piece / 2] >> (16 * (piece % 2)) & 0xffff;
-    return draw >= t ? 65536 / (65536 - t) : 0;
-  }
-
   double value(const Rules::Part& part, int64_t h, int64_t j, int64_t d) const {
     const int64_t g = h / (rules_.q_heads() / rules_.kv_heads());
     return row_at(in_.value, part.batch, part.k_begin + j, g, d) * code_scale(in_.v_scale, part.batch, j, g);
@@ -201,6 +186,21 @@ double log_sum_exp(const std::vector<double>& logits) {
 }
 
 }  // namespace
+
+double keep_factor(const FlashAttention::Inputs& in, const FlashAttention::Params& params, int64_t part, int64_t head,
+                   int64_t i, int64_t j) {
+  const double t = std::min(std::floor(65536 * params.dropout_prob + 0.5), 65535.0);
+  if (t == 0) return 1;
+  const auto group = static_cast<uint32_t>(4 * (j / 32) + (j % 8) / 2);
+  const auto piece = static_cast<size_t>(2 * ((j % 32) / 8) + j % 2);
+  const bool seeded = in.dropout_seed.present();
+  const uint32_t seed = seeded ? static_cast<uint32_t>(get(in.dropout_seed, 0)) : 0;
+  const uint32_t offset = seeded ? static_cast<uint32_t>(get(in.dropout_seed, 1)) : 0;
+  const PhiloxCounter random = philox4x32(
+      {{group, static_cast<uint32_t>(i), static_cast<uint32_t>(head), static_cast<uint32_t>(part)}}, {{seed, offset}});
+  const uint32_t draw = random.words[piece / 2] >> (16 * (piece % 2)) & 0xffff;
+  return draw >= t ? 65536 / (65536 - t) : 0;
+}
 
 DenseResult dense_attention(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
   const Rules rules(in, params);
@@ -230,7 +230,8 @@ DenseResult dense_attention(const FlashAttention::Inputs& in, const FlashAttenti
         for (int64_t d = 0; d < dims; ++d) {
           double sum = 0;
           for (size_t n = 0; n < keys.size(); ++n)
-            sum += std::exp(logits[n] - shift) * row.keep(part, h, i, keys[n]) * row.value(part, h, keys[n], d);
+            sum += std::exp(logits[n] - shift) * keep_factor(in, params, part.index, h, i, keys[n]) *
+                   row.value(part, h, keys[n], d);
           result.out[static_cast<size_t>(((part.batch * rows + r) * heads + h) * dims + d)] = sum;
         }
       }

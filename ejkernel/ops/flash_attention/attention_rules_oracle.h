@@ -61,6 +61,11 @@ class Rules {
   uint32_t status_ = 0;
 };
 
+/// What a probability is multiplied by (rule 11): 65536 / (65536 - t) where it is kept, 0 where it is dropped, 1
+/// without dropout.
+double keep_factor(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params, int64_t part,
+                   int64_t head, int64_t i, int64_t j);
+
 /// out [batch, rows, heads, value_dim] and lse [batch, heads, rows], from whole matrices.
 struct DenseResult {
   std::vector<double> out, lse;

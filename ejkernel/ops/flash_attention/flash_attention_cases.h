@@ -73,6 +73,12 @@ AttentionCase random_attention_case(const RandomRequest& request, const Attentio
 std::vector<AttentionCase> attention_cases();
 std::vector<AttentionCase> attention_lattice();
 
+std::vector<Relation> flash_attention_relations();
+std::vector<Relation> flash_attention_backward_relations();
+
+ExactProblem exact_attention(uint64_t seed);
+ExactProblem exact_attention_backward(uint64_t seed);
+
 const TestOperation& flash_attention_tests();
 const TestOperation& flash_attention_backward_tests();
 

@@ -103,6 +103,8 @@ const TestOperation& flash_attention_tests() {
       return problem;
     };
     t.oracle = forward_answer;
+    t.exact = exact_attention;
+    t.relations = flash_attention_relations();
     return t;
   }();
   return tests;
@@ -118,6 +120,8 @@ const TestOperation& flash_attention_backward_tests() {
       return problem;
     };
     t.oracle = backward_answer;
+    t.exact = exact_attention_backward;
+    t.relations = flash_attention_backward_relations();
     return t;
   }();
   return tests;
