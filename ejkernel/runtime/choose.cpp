@@ -38,6 +38,7 @@ ClockCache<CachedChoice>& choices() {
 }
 // Rises when a memory config changes, so that a cached choice made before is looked at again.
 std::atomic<uint64_t> memory_generation{0};
+std::atomic<int64_t> illegal_configs{0};
 
 uint64_t generation() { return KernelRegistry::instance().generation() + memory_generation.load(); }
 
@@ -156,7 +157,8 @@ class Chooser {
 
     if (const auto config = memory_tier().find(hash_, key_)) {
       if (legal(*kernel, *config)) return made(kernel, *config, Tier::memory);
-      note(Tier::memory, "illegal: " + to_string(*kernel, *config));
+      pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}", declaration_.name,
+                                          kernel->name, to_string(*kernel, *config)));
     } else {
       note(Tier::memory, "miss");
     }
@@ -172,13 +174,18 @@ class Chooser {
 
   ConfigBlock heuristic(const KernelInfo& kernel) const { return kernel.heuristic(view_, device_); }
 
-  /// An overlay that does not fit this kernel is a miss, counted in the log.
+  /// An illegal config is a miss.
+  void pass_over(Tier tier, const std::string& why) {
+    illegal_configs.fetch_add(1, std::memory_order_relaxed);
+    note(tier, "illegal: " + why);
+    log(LogLevel::warning, why);
+  }
+
   std::optional<ConfigBlock> from_overlay(const KernelInfo& kernel, const OverlayEntry& overlay) {
     try {
       return config_from_values(declaration_.name, kernel, heuristic(kernel), overlay.values);
     } catch (const InvalidArgument& error) {
-      note(Tier::overlay, fmt::format("illegal: {}", error.what()));
-      log(LogLevel::warning, error.what());
+      pass_over(Tier::overlay, error.what());
       return std::nullopt;
     }
   }
@@ -227,6 +234,8 @@ void clear_memory_configs() {
   memory_tier().clear();
   memory_generation.fetch_add(1);
 }
+
+int64_t num_illegal_configs() { return illegal_configs.load(std::memory_order_relaxed); }
 
 Overlay::Overlay(std::string operation, std::string kernel, ConfigValues values) {
   overlays.push_back({std::move(operation), std::move(kernel), std::move(values)});

@@ -77,6 +77,9 @@ EJK_API std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail
 EJK_API void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel, const ConfigBlock& config);
 EJK_API void clear_memory_configs();
 
+/// How often since the process began an overlay's or a cached config was passed over because the kernel cannot run it.
+EJK_API int64_t num_illegal_configs();
+
 /// Tier 2: configs for one operation and kernel on this thread, for the object's lifetime; the innermost wins.
 class EJK_API Overlay {
  public:
