@@ -390,6 +390,25 @@ TEST(EjkTool, check_refuses_what_would_pass_by_not_running) {
               HasSubstr("--dtype must be the name of a dtype"));
 }
 
+TEST(EjkTool, check_prints_the_reliability_table) {
+  const ProcessResult result = run_process({EJK_BINARY_DIR "/bin/ejk", "check", "--table", "--json"}, {}, EJK_SOURCE_DIR);
+  EXPECT_THAT(result.err, IsEmpty());
+  bool bad = false;
+  for (const Json& row : Json::parse(result.out)) {
+    EXPECT_THAT(row["id"].get<std::string>(), StartsWith("T-"));
+    EXPECT_GT(row["target"], 0);
+    const std::string state = row["state"];
+    if (state == "ok") {
+      EXPECT_EQ(row["failures"], 0);
+      EXPECT_GE(row["n"], row["target"]);
+    }
+    bad = bad || state == "FAILED" || state == "short";
+  }
+  EXPECT_EQ(result.exit_code, bad ? 1 : 0);
+  const ProcessResult text = run_process({EJK_BINARY_DIR "/bin/ejk", "check", "--table"}, {}, EJK_SOURCE_DIR);
+  EXPECT_THAT(text.out, HasSubstr("T-02 | Forward accuracy"));
+}
+
 TEST(EjkTool, doctor_examines_the_machine) {
   const Json json = json_of(ejk({"doctor", "--json", "--seconds", "0.2"}));
   EXPECT_NE(json["verdict"], "fail");

@@ -176,6 +176,21 @@ class Report {
   size_t name_width_ = 14;
 };
 
+/// Measures the peaks once more: what disturbed the first measurement would make every percentage too high.
+void correct_peaks(Peaks& peaks) {
+  const Peaks again = measure_peaks();
+  const double more =
+      std::max(again.flops_per_second / peaks.flops_per_second, again.bytes_per_second / peaks.bytes_per_second);
+  peaks.flops_per_second = std::max(peaks.flops_per_second, again.flops_per_second);
+  peaks.bytes_per_second = std::max(peaks.bytes_per_second, again.bytes_per_second);
+  if (more > 1.05)
+    fmt::print(
+        stderr,
+        "ejk: the peaks measured again are {:.4g} GFLOP/s and {:.4g} GB/s: the machine was busy at the start, and "
+        "percentages of the peak above are too high\n",
+        again.flops_per_second / 1e9, again.bytes_per_second / 1e9);
+}
+
 int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entries) {
   for (const BenchEntry& entry : entries)  // what is wrong with a call is said before anything takes time
     if (entry.call.case_name.empty()) {
@@ -184,7 +199,7 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
     }
   Progress progress;
   progress.show("measuring the machine's peaks …");
-  const Peaks peaks = measure_peaks();
+  Peaks peaks = measure_peaks();
   progress.clear();
   const Report report(peaks, entries);
   if (!flags.json) report.heading(flags.warm);
@@ -194,6 +209,7 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
     if (!flags.json) report.result(results.back());
   }
   if (!flags.json) report.mean(results);
+  correct_peaks(peaks);
   const Json json = report_json(flags, peaks, results);
   if (flags.json) fmt::print("{}\n", json.dump(2));
   if (!flags.save.empty()) save_baseline(flags.save, json);

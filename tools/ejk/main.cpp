@@ -11,9 +11,10 @@ constexpr ejk::tool::Verb kVerbs[] = {
      "ejk bench flash_attention --baseline before.json --fail-over 5%\n"
      "  ejk bench flash_attention --baseline-kernel reference --q_len 128\n  ejk bench --overhead",
      ejk::tool::declare_bench},
-    {"check", "random problems against float64, or one problem again",
+    {"check", "random problems against float64, or one again; the reliability table",
      "  ejk check --seconds 60\n  ejk check flash_attention --kernel cpu\n"
-     "  ejk check flash_attention --kernel cpu --seed 123\n  ejk check flash_attention --case odd_lengths",
+     "  ejk check flash_attention --kernel cpu --seed 123\n  ejk check flash_attention --case odd_lengths\n"
+     "  ejk check --table",
      ejk::tool::declare_check},
     {"docs", "writes the generated pages of the documentation", "  ejk docs\n  ejk docs --check docs",
      ejk::tool::declare_docs},

@@ -10,9 +10,16 @@
 namespace ejk::tool {
 namespace {
 
-/// Columns a UTF-8 text takes: its code points (we print none that is wider).
+/// Columns a UTF-8 text takes: its code points (we print none that is wider), but not those of colours.
 size_t width(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  size_t columns = 0;
+  bool escape = false;
+  for (const char c : text) {
+    if (c == '\x1b') escape = true;
+    columns += !escape && (c & 0xc0) != 0x80;
+    if (c == 'm') escape = false;
+  }
+  return columns;
 }
 
 bool colour_wanted() {
