@@ -391,7 +391,8 @@ TEST(EjkTool, check_refuses_what_would_pass_by_not_running) {
 }
 
 TEST(EjkTool, check_prints_the_reliability_table) {
-  const ProcessResult result = run_process({EJK_BINARY_DIR "/bin/ejk", "check", "--table", "--json"}, {}, EJK_SOURCE_DIR);
+  const ProcessResult result =
+      run_process({EJK_BINARY_DIR "/bin/ejk", "check", "--table", "--json"}, {}, EJK_SOURCE_DIR);
   EXPECT_THAT(result.err, IsEmpty());
   bool bad = false;
   for (const Json& row : Json::parse(result.out)) {

@@ -43,6 +43,8 @@ std::vector<SourceFile> sources_below(const std::string& folder) {
 std::string layer_of(const std::string& path) {
   if (path == "ejkernel/c_api.h") return "core";
   if (path == "ejkernel/ejkernel.h" || path == "ejkernel/ejkernel_ops.h") return "ops";
+  // What an operation's folder gives to the harness (cmake/targets.cmake).
+  if (std::regex_match(path, std::regex(R"(ejkernel/ops/.*_(cases|oracle|relations)\.(h|cpp))"))) return "testing";
   const std::regex below(R"(ejkernel/([a-z]+)/.*)");
   std::smatch match;
   if (std::regex_match(path, match, below)) return match[1];
