@@ -94,8 +94,9 @@ Array gradient(const Drawn& drawn, const Array& d_out, const std::string& kernel
 }
 
 bool same_bits(const Array& a, const Array& b) {
-  return a.shape() == b.shape() &&
-         std::memcmp(a.data(), b.data(), static_cast<size_t>(num_bytes(a.dtype(), a.shape()))) == 0;
+  if (!(a.shape() == b.shape())) return false;
+  const auto bytes = static_cast<size_t>(num_bytes(a.dtype(), a.shape()));
+  return bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0;  // an empty array may have no memory
 }
 
 /// Relative to the larger of 1 and the value: f32 results are the reference's own bits.

@@ -100,15 +100,18 @@ TEST(ParallelFor, a_nested_call_runs_in_its_caller) {
 
 TEST(ParallelFor, a_call_while_another_thread_has_the_pool_runs_in_its_caller) {
   const ScopedNumThreads scoped(2);
-  std::atomic<bool> has_pool{false}, done{false};
+  // Both tasks must run before the fork: GCC 12's AddressSanitizer hangs in a child that was forked while a thread
+  // began.
+  std::atomic<int> started{0};
+  std::atomic<bool> done{false};
   std::thread other([&] {
     const ScopedNumThreads scoped_there(2);
     parallel_for(2, [&](int64_t) {
-      has_pool = true;
+      ++started;
       while (!done) std::this_thread::yield();
     });
   });
-  while (!has_pool) std::this_thread::yield();
+  while (started < 2) std::this_thread::yield();
   const auto self = std::this_thread::get_id();
   parallel_for(20, [&](int64_t) { EXPECT_EQ(std::this_thread::get_id(), self); });
   done = true;
@@ -154,15 +157,18 @@ TEST(ParallelFor, a_forked_child_gets_a_pool_of_its_own) {
 
 TEST(ParallelFor, a_child_forked_while_the_pool_is_busy_does_not_wait_for_it) {
   const ScopedNumThreads scoped(2);
-  std::atomic<bool> has_pool{false}, done{false};
+  // Both tasks must run before the fork: GCC 12's AddressSanitizer hangs in a child that was forked while a thread
+  // began.
+  std::atomic<int> started{0};
+  std::atomic<bool> done{false};
   std::thread other([&] {
     const ScopedNumThreads scoped_there(2);
     parallel_for(2, [&](int64_t) {
-      has_pool = true;
+      ++started;
       while (!done) std::this_thread::yield();
     });
   });
-  while (!has_pool) std::this_thread::yield();
+  while (started < 2) std::this_thread::yield();
   EXPECT_EQ(in_child([] { return sum_of_tasks(100) == 4950 ? 7 : 8; }), 7);
   done = true;
   other.join();
