@@ -72,12 +72,26 @@ void for_each_trial(int64_t n, Tally& tally, const std::function<void(int64_t)>&
 
 RowFunction row_function(std::string_view id) {
   static const std::map<std::string_view, RowFunction> functions = {
-      {"T-02", forward_accuracy},    {"T-03", backward_accuracy},     {"T-04", exact_mode},
-      {"T-05", edge_shapes},         {"T-07", metamorphic_relations}, {"T-14", guard_bands},
-      {"T-15", poisoned_allocator},  {"T-16", indexing_past_32_bits}, {"T-17", layouts_and_alignment},
-      {"T-19", allocation_failures}, {"T-20", bit_equal_reruns},      {"T-21", equal_across_processes},
-      {"T-24", spread_over_reruns},  {"T-45", wrong_calls},           {"T-46", hostile_indices},
-      {"T-48", injected_texts},      {"T-49", error_quality},         {"T-50", supply_chain},
+      {"T-06", seeded_mutants},
+      {"T-18", host_sanitizers},
+      {"T-02", forward_accuracy},
+      {"T-03", backward_accuracy},
+      {"T-04", exact_mode},
+      {"T-05", edge_shapes},
+      {"T-07", metamorphic_relations},
+      {"T-14", guard_bands},
+      {"T-15", poisoned_allocator},
+      {"T-16", indexing_past_32_bits},
+      {"T-17", layouts_and_alignment},
+      {"T-19", allocation_failures},
+      {"T-20", bit_equal_reruns},
+      {"T-21", equal_across_processes},
+      {"T-24", spread_over_reruns},
+      {"T-45", wrong_calls},
+      {"T-46", hostile_indices},
+      {"T-48", injected_texts},
+      {"T-49", error_quality},
+      {"T-50", supply_chain},
   };
   const auto found = functions.find(id);
   if (found == functions.end())
