@@ -175,6 +175,8 @@ class Draw {
     p.deterministic = random_.chance(0.5);
     if (c_.hostile && !packed_ && c_.num_segments == 0) c_.seqused_k = true;
     if (c_.dtype == DType::f64 && (request_.dtype || random_.chance(0.5))) c_.bias_dtype = DType::f64;
+    // Rounding errors beside values of 1e30 are larger than any float16: the gradient of such a bias would be infinite.
+    if (c_.data == Data::huge && c_.bias_dtype == DType::f16) c_.bias_dtype = DType::f32;
   }
 
   RandomRequest request_;
