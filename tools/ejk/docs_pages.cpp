@@ -47,7 +47,8 @@ std::string contract_of(const TensorField& field, int form) {
   return std::string(text.substr(0, text.find(" ; ")));
 }
 
-std::string tensors_table(const Operation& op, std::span<const TensorField> fields) {
+/// `without`: what stands for a field in the forms that do not have it.
+std::string tensors_table(const Operation& op, std::span<const TensorField> fields, std::string_view without) {
   std::vector<std::string> names = {"name"};
   if (op.forms.empty()) names.emplace_back("dtype and shape");
   for (const std::string_view form : op.forms) names.push_back(fmt::format("{} form", form));
@@ -57,7 +58,7 @@ std::string tensors_table(const Operation& op, std::span<const TensorField> fiel
     std::vector<std::string> cells = {code(field.name)};
     for (int form = 0; form < std::max(1, static_cast<int>(op.forms.size())); ++form) {
       const std::string contract = contract_of(field, form);
-      cells.push_back(contract == "-" ? "not accepted" : code(contract));
+      cells.push_back(contract == "-" ? std::string(without) : code(contract));
     }
     const std::string python = field.python_name.empty() ? "" : fmt::format(" (Python: `{}`)", field.python_name);
     cells.push_back(cell(field.doc) + python);
@@ -187,13 +188,13 @@ std::string operation_page(const RegisteredOperation& registered) {
   if (forward != nullptr) page += fmt::format("- gradient of: [{0}]({0}.md)\n", forward_name);
   page += "\n## Use\n\n" + cpp_example(op, forward == nullptr ? nullptr : forward->declaration) + "\n" + c_example(op) +
           "\n" + cli_example(op);
-  page += "\n## Inputs\n\n" + tensors_table(op, op.inputs);
+  page += "\n## Inputs\n\n" + tensors_table(op, op.inputs, "not accepted");
   page +=
       "\n`?` may be left out; `name/1` is that dimension or 1, which broadcasts; `@x` is the dtype of x. Any strides "
       "but "
       "the last axis's, which is 1.\n";
   if (!op.params.empty()) page += "\n## Parameters\n\n" + params_table(op);
-  page += "\n## Outputs\n\n" + tensors_table(op, op.outputs);
+  page += "\n## Outputs\n\n" + tensors_table(op, op.outputs, "none");
   page += "\n## Kernels\n\n" + kernel_section(registered);
   page +=
       "\n## Errors\n\nEvery wrong call is one sentence ([errors](../errors.md)); some of this operation's:\n\n```\n";
