@@ -373,6 +373,11 @@ TEST(EjkTool, check_replays_one_problem) {
   const Json differences = json_of(
       ejk({"check", "flash_attention", "--seed=4", "--size=tiny", "--differentiable", "--dtype=f64", "--json"}));
   EXPECT_THAT(differences["failures"], IsEmpty());
+  const Json exact = json_of(ejk({"check", "flash_attention", "--kernel=cpu", "--exact", "--seed=5", "--json"}));
+  EXPECT_EQ(exact["kernels"][0]["problems"], 1);
+  const Json relation = json_of(ejk({"check", "flash_attention", "--kernel=cpu",
+                                     "--relation=causal_is_an_explicit_mask", "--seed=5", "--size=small", "--json"}));
+  EXPECT_EQ(relation["kernels"][0]["problems"], 1);
   const ProcessResult declined =
       ejk({"check", "flash_attention", "--seed=4", "--size=tiny", "--dtype=f64", "--kernel=cpu"});
   EXPECT_THAT(declined.out, HasSubstr("cpu declines: "));
@@ -384,6 +389,9 @@ TEST(EjkTool, check_refuses_what_would_pass_by_not_running) {
   EXPECT_THAT(ejk({"check", "flash_attention", "--case", "odd_length"}).err, HasSubstr("did you mean odd_lengths?"));
   EXPECT_THAT(ejk({"check", "--seed", "1"}).err, HasSubstr("the operation must be named with --case and --seed"));
   EXPECT_THAT(ejk({"check", "flash_attention", "--seed", "one"}).err, HasSubstr("--seed must be a number, got 'one'"));
+  EXPECT_THAT(ejk({"check", "flash_attention", "--exact"}).err, HasSubstr("--exact and --relation need one"));
+  EXPECT_THAT(ejk({"check", "flash_attention", "--relation", "none", "--seed", "1"}).err,
+              HasSubstr("--relation must be one of"));
   EXPECT_THAT(ejk({"check", "flash_attention", "--size", "vast"}).err,
               HasSubstr("--size must be tiny, small or normal"));
   EXPECT_THAT(ejk({"check", "flash_attention", "--dtype", "f33"}).err,

@@ -31,7 +31,8 @@ struct Flags {
   std::string operation, kernel, case_name, seed, dtype, size;
   int64_t from = 1;
   double seconds = 10;
-  bool hostile = false, differentiable = false, json = false, table = false;
+  std::string relation;
+  bool exact = false, hostile = false, differentiable = false, json = false, table = false;
 };
 
 /// What one kernel of one operation has been through.
@@ -57,7 +58,7 @@ class Checker {
   }
 
   int run() {
-    if (!flags_.case_name.empty() || !flags_.seed.empty()) {
+    if (!flags_.case_name.empty() || !flags_.seed.empty() || !flags_.relation.empty() || flags_.exact) {
       replay();
     } else {
       random_problems();
@@ -109,8 +110,10 @@ class Checker {
 
   void replay() {
     const TestOperation& tests = only_operation();
+    if (!flags_.relation.empty()) return check_relation(tests);
+    if (flags_.exact) return check_exact(tests);
     if (!flags_.seed.empty()) {
-      const testing::RandomRequest r = request(parse_seed(flags_.seed));
+      const testing::RandomRequest r = request(seed_given());
       check(tests, tests.random(r), /*slow_ones_too=*/true);
       if (flags_.differentiable) check_differences(tests, r);
       return;
@@ -143,7 +146,10 @@ class Checker {
   void check(const TestOperation& tests, const Problem& problem, bool slow_ones_too = false) {
     progress_.show(
         fmt::format("{} {} problems, {} failures, {}", tests.name(), num_problems_, failures_.size(), problem.label));
-    const Answer answer = tests.oracle(problem, testing::kTestBudget);
+    check(tests, problem, tests.oracle(problem, testing::kTestBudget), slow_ones_too);
+  }
+
+  void check(const TestOperation& tests, const Problem& problem, const Answer& answer, bool slow_ones_too) {
     ++num_problems_;
     for (const Kernel& kernel : testing::kernels_of(*tests.declaration)) {
       if (!flags_.kernel.empty() && kernel->name != flags_.kernel) continue;
@@ -166,6 +172,55 @@ class Checker {
     fail(testing::report(problem, kernel, verdict));
   }
 
+  /// Exact integer mode (reliability A6.5): bit for bit.
+  void check_exact(const TestOperation& tests) {
+    if (tests.exact == nullptr)
+      throw_invalid(tests.name(), "--exact", "be for an operation with exact problems", "one without", "leave it out");
+    const testing::ExactProblem exact = tests.exact(seed_given());
+    check(tests, exact.problem, exact.answer, /*slow_ones_too=*/true);
+  }
+
+  /// What must hold between calls of one kernel. Blanks in a relation's name may be given as underscores.
+  void check_relation(const TestOperation& tests) {
+    std::vector<std::string> names;
+    for (const testing::Relation& relation : tests.relations) {
+      std::string word(relation.name);
+      std::replace(word.begin(), word.end(), ' ', '_');
+      names.push_back(word);
+      if (flags_.relation != word && flags_.relation != relation.name) continue;
+      ++num_problems_;
+      for (const Kernel& kernel : testing::kernels_of(*tests.declaration))
+        if (flags_.kernel.empty() || kernel->name == flags_.kernel) add(tests, relation, word, kernel);
+      return;
+    }
+    const std::string near = nearest(flags_.relation, names);
+    throw_invalid(tests.name(), "--relation", fmt::format("be one of {}", fmt::join(names, ", ")),
+                  fmt::format("'{}'", flags_.relation),
+                  near.empty() ? "see --help" : fmt::format("did you mean {}?", near));
+  }
+
+  void add(const TestOperation& tests, const testing::Relation& relation, const std::string& word,
+           const Kernel& kernel) {
+    const testing::RandomRequest r = request(seed_given());
+    Tally& tally = tallies_[{std::string(tests.name()), kernel->name}];
+    std::string wrong;
+    try {
+      wrong = relation.check(r.seed, r.size, testing::KernelRunner(kernel));
+    } catch (const testing::RelationSkipped& skipped) {
+      ++tally.declined;
+      declined_ = fmt::format("{} declines: {}", kernel->name, skipped.reason);
+      return;
+    } catch (const testing::RelationBroken& broken) {
+      wrong = broken.what;
+    }
+    ++tally.problems;
+    if (wrong.empty()) return;
+    ++tally.failures;
+    fail(fmt::format("{} {}: {}: {}\n  reproduce: ejk check {} --kernel={} --relation={} --seed={} --size={}\n",
+                     tests.name(), kernel->name, relation.name, wrong, tests.name(), kernel->name, word, r.seed,
+                     testing::name(r.size)));
+  }
+
   /// The reference's gradient against central differences.
   void check_differences(const TestOperation& tests, const testing::RandomRequest& r) {
     const Operation& op = *tests.declaration;
@@ -186,11 +241,13 @@ class Checker {
     fmt::print("{} {}", coloured("FAILED", Colour::red), text);
   }
 
-  static uint64_t parse_seed(const std::string& text) {
+  uint64_t seed_given() const {
+    const std::string& text = flags_.seed;
     char* end = nullptr;
     const uint64_t seed = std::strtoull(text.c_str(), &end, 10);
     if (text.empty() || *end != '\0' || text.front() == '-')
-      throw_invalid("ejk", "--seed", "be a number", fmt::format("'{}'", text), "write it in digits");
+      throw_invalid("ejk", "--seed", "be a number", fmt::format("'{}'", text),
+                    "write it in digits; --exact and --relation need one");
     return seed;
   }
 
@@ -247,7 +304,9 @@ Action declare_check(Options& options) {
       .flag("table", flags->table, "check nothing; print the reliability table of this source tree");
   options.group("One problem")
       .value("case", flags->case_name, "NAME", "this named problem")
-      .value("seed", flags->seed, "N", "the random problem of this seed");
+      .value("seed", flags->seed, "N", "the random problem of this seed")
+      .flag("exact", flags->exact, "with --seed: the problem whose answer is exact, bit for bit")
+      .value("relation", flags->relation, "NAME", "with --seed: what must hold between calls of one kernel");
   options.group("Random problems")
       .value("dtype", flags->dtype, "DTYPE", "of the main inputs (default: any)")
       .value("size", flags->size, "tiny|small|normal", "how large (default: normal)")
