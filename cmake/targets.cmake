@@ -71,15 +71,12 @@ function(ejk_public_headers variable)
   set(${variable} ${top} ${nested} PARENT_SCOPE)
 endfunction()
 
-# ejk_program(NAME SOURCES folder-or-files... LINK libraries...): an executable in build/<preset>/bin; none without files.
+# ejk_program(NAME SOURCES folder-or-files... LINK libraries...): an executable in build/<preset>/bin.
 function(ejk_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   set(files ${arg_SOURCES})
   if(NOT "${arg_SOURCES}" MATCHES "\\.cpp(;|$)")
     file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${arg_SOURCES}/*.cpp)
-  endif()
-  if(NOT files)
-    return()
   endif()
   add_executable(${name} ${files})
   ejk_compile(${name})
@@ -89,9 +86,6 @@ endfunction()
 
 # ejk_test_plugins(PROGRAM FOLDER): every .cpp in it is a plug-in of its own, build/<preset>/plugins/<name>.so.
 function(ejk_test_plugins program folder)
-  if(NOT TARGET ${program})
-    return()
-  endif()
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   foreach(file ${files})
     get_filename_component(name ${file} NAME_WE)
@@ -107,9 +101,6 @@ endfunction()
 # ejk_discover_tests(PROGRAM): ctest asks the program for its tests when it starts (cmake/discover_tests.cmake).
 # On a cross build each test runs once per entry of EJK_EMULATED_CPUS ("name=cpu"), in the emulator.
 function(ejk_discover_tests program)
-  if(NOT TARGET ${program})
-    return()
-  endif()
   set(variants "native=")
   if(EJK_EMULATED_CPUS)
     set(variants ${EJK_EMULATED_CPUS})

@@ -1,18 +1,22 @@
 /* The C interface of ejkernel: every operation through opaque handles, named tensors and size-tagged structs.
  * C99 and C++; ejkernel_ops.h adds one typed function per operation on top.
  *
- * Errors     What can fail returns an ejk_status, 0 on success; ejk_last_error() has the sentence for people. A call
- *            that fails has no effect, and sets its out-parameter, if it has one, to NULL. No exception leaves the
- *            library. Any function with a status may return EJK_INTERNAL (a bug of ours) or EJK_OUT_OF_MEMORY; the
- *            other codes are listed with each function. A NULL where a pointer is required is EJK_INVALID_ARGUMENT.
- * Ownership  What comes out through an out-parameter belongs to the caller, who gives it to ejk_free(). Everything
- *            passed in stays the caller's and is copied if it is needed later: names, specs, parameters and options may
- *            go away as soon as the call returns. Tensors' memory is only touched during ejk_plan_run and ejk_execute.
- * Threads    Every function may be called from any thread. A plan is immutable and may run on many threads at once,
- * with outputs and workspaces of their own. An ejk_params_t may be read by many threads or changed by one. Structs
- * `size` is the caller's sizeof: a library accepts the structs of older headers, and those of newer ones as long as all
- * that it does not know is zero. Zero everywhere else means the default. Strings    Null-terminated UTF-8; JSON where
- * it says so.
+ * Errors. What can fail returns an ejk_status, 0 on success; ejk_last_error() has the sentence for people. A call that
+ * fails has no effect, and sets its out-parameter, if it has one, to NULL. No exception leaves the library. Any
+ * function with a status may return EJK_INTERNAL (a bug of ours) or EJK_OUT_OF_MEMORY; the other codes are listed with
+ * each function. A NULL where a pointer is required is EJK_INVALID_ARGUMENT.
+ *
+ * Ownership. What comes out through an out-parameter belongs to the caller, who gives it to ejk_free(). Everything
+ * passed in stays the caller's and is copied if it is needed later: names, specs, parameters and options may go away as
+ * soon as the call returns. Tensors' memory is only touched during ejk_plan_run and ejk_execute.
+ *
+ * Threads. Every function may be called from any thread. A plan is immutable and may run on many threads at once, with
+ * outputs and workspaces of their own. An ejk_params_t may be read by many threads or changed by one.
+ *
+ * Structs. `size` is the caller's sizeof: a library accepts the structs of older headers, and those of newer ones as
+ * long as all that it does not know is zero. Zero everywhere else means the default.
+ *
+ * Strings. Null-terminated UTF-8; JSON where it says so.
  */
 #ifndef EJKERNEL_C_API_H_
 #define EJKERNEL_C_API_H_
@@ -50,9 +54,8 @@ typedef struct ejk_tensor {
 } ejk_tensor;
 
 typedef struct ejk_plan_options {
-  size_t size; /* sizeof(ejk_plan_options) */
-  const char*
-      platform; /* "cpu", "reference", ...: works or fails, never another one. NULL: EJKERNEL_PLATFORM, else any */
+  size_t size;            /* sizeof(ejk_plan_options) */
+  const char* platform;   /* "cpu", "reference", ...: that one or an error. NULL: EJKERNEL_PLATFORM, else any */
   const char* backend;    /* "cpu", "gpu", "tpu": the kind of device a kernel serves. NULL: any */
   const char* kernel;     /* one kernel by name, as strict as a platform. NULL: the first that supports the call */
   const char* config;     /* JSON, {"block_q": 64}: fields to set over the kernel's heuristic config; never stored */

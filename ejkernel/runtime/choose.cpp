@@ -80,8 +80,9 @@ class Chooser {
       if (const auto hit = choices().find(hash_, key_); hit && hit->generation == now)
         if (legal(*kernel, hit->choice->config)) return hit->choice;
     auto choice = std::make_shared<const Choice>(choose_config(kernel, policy));
-    if (cacheable) choices().put(hash_, key_, {choice, now});
-    return choice;
+    if (!cacheable) return choice;
+    const auto is_current = [&](const CachedChoice& there) { return there.generation == now; };
+    return choices().put_unless(hash_, key_, {std::move(choice), now}, is_current).choice;
   }
 
   /// The problem and the kernel: what a config or a choice is found by.

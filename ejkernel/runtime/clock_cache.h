@@ -31,12 +31,20 @@ class ClockCache {
   }
 
   void put(uint64_t hash, std::string_view key, Value value) {
+    put_unless(hash, key, std::move(value), [](const Value&) { return false; });
+  }
+
+  /// Puts the value, unless there is one that `keeps`. Returns the one that is there now: of threads that computed the
+  /// same at the same time, all go on with the first one's.
+  template <class Keeps>
+  Value put_unless(uint64_t hash, std::string_view key, Value value, Keeps keeps) {
     Shard& shard = shards_[hash % kNumShards];
     const std::lock_guard lock(shard.mutex);
     const auto found = shard.index.find(Key{hash, key});
     if (found != shard.index.end()) {
-      shard.slots[found->second].value = std::move(value);
-      return;
+      Value& there = shard.slots[found->second].value;
+      if (!keeps(there)) there = std::move(value);
+      return there;
     }
     if (shard.slots.capacity() < shard_capacity_) shard.slots.reserve(shard_capacity_);
     size_t at = shard.slots.size();
@@ -47,6 +55,7 @@ class ClockCache {
     Slot& slot = shard.slots[at];
     slot = {hash, std::string(key), std::move(value), false};
     shard.index.emplace(Key{hash, slot.key}, at);
+    return slot.value;
   }
 
   size_t size() const {

@@ -30,6 +30,16 @@ TEST(ClockCache, finds_what_was_put) {
   EXPECT_FALSE(cache.find(1, "a").has_value());
 }
 
+TEST(ClockCache, of_two_that_compute_the_same_the_first_is_kept) {
+  ClockCache<int> cache(64);
+  const auto is_even = [](int there) { return there % 2 == 0; };
+  EXPECT_EQ(cache.put_unless(1, "a", 2, is_even), 2);
+  EXPECT_EQ(cache.put_unless(1, "a", 3, is_even), 2);
+  cache.put(1, "a", 5);
+  EXPECT_EQ(cache.put_unless(1, "a", 7, is_even), 7);
+  EXPECT_EQ(cache.find(1, "a"), 7);
+}
+
 TEST(ClockCache, equal_hashes_do_not_mix_keys) {
   ClockCache<int> cache(64);
   cache.put(7, "one", 1);

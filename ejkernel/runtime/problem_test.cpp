@@ -134,6 +134,7 @@ TEST(ProblemKey, holds_what_a_choice_may_depend_on) {
   const std::string key = toy_key({.x = f32({8, 4})});
   EXPECT_NE(toy_key({.x = f32({9, 4})}), key) << "a length";
   EXPECT_NE(toy_key({.x = f32({8, 5})}), key) << "an extent";
+  EXPECT_NE(toy_key({.x = f32({8, 70})}), toy_key({.x = f32({8, 72})})) << "of two in what would be one bucket";
   EXPECT_NE(toy_key({.x = Tensor(nullptr, DType::f16, {8, 4})}), key) << "a dtype";
   EXPECT_NE(toy_key({.x = f32({8, 4}), .weights = f32({8, 4})}), key) << "an optional input";
   EXPECT_NE(toy_key({.x = f32({8, 4}), .weights = f32({1, 4})}), toy_key({.x = f32({8, 4}), .weights = f32({8, 4})}))

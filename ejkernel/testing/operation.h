@@ -3,10 +3,11 @@
 // registry.
 //
 // How an operation plugs in. Its folder gets
-//   <op>_cases.h        a compact description (dtype, shape, options), named cases, and a random description from a
-//   seed <op>_cases.cpp      Problem from a description <op>_oracle.cpp     the right answer in float64, S and e_base,
-//   and `const TestOperation& <op>_tests()` <op>_relations.cpp  optional: what must hold between two calls, whatever
-//   the answer is
+// - <op>_cases.h: a compact description (dtype, shape, options), named cases, and a random description from a seed;
+// - <op>_cases.cpp: the Problem of a description;
+// - <op>_oracle.cpp: the right answer in float64, S and e_base, and `const TestOperation& <op>_tests()`;
+// - <op>_relations.cpp, optional: what must hold between two calls, whatever the answer is;
+//
 // and ejkernel/testing/operations.cpp one line. Files of these names are part of the harness, not of the library; they
 // may include ejkernel/testing, which the library may not.
 //

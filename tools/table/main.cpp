@@ -1,4 +1,5 @@
 // ejkernel_table T-nn [--n N] [--seed S]: produces one row of the reliability table and writes its record.
+// ejkernel_table digests SEED ORDER: one of the processes that row T-21 compares.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -48,6 +49,10 @@ int produce(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc == 4 && std::string_view(argv[1]) == "digests") {
+      fmt::print("{}", digests_in_order(number<uint64_t>("SEED", argv[2]), number<uint64_t>("ORDER", argv[3])));
+      return 0;
+    }
     return produce(argc, argv);
   } catch (const ejk::Error& error) {
     fmt::print(stderr, "{}\n", error.what());

@@ -29,6 +29,9 @@ RowResult allocation_failures(const RowRequest& request);
 // Determinism.
 RowResult bit_equal_reruns(const RowRequest& request);
 RowResult equal_across_processes(const RowRequest& request);
+/// What one process of it prints: a digest per problem. The problems depend on `seed`, the order they run in on
+/// `order_seed`.
+std::string digests_in_order(uint64_t seed, uint64_t order_seed);
 RowResult spread_over_reruns(const RowRequest& request);
 
 // Input.

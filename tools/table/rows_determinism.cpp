@@ -1,12 +1,11 @@
 // T-20, T-21, T-24: the same call again, on other numbers of threads, in other processes.
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
+#include <numeric>
 #include <thread>
 
 #include "ejkernel/platform/cpu/parallel_for.h"
@@ -14,6 +13,7 @@
 #include "ejkernel/runtime/problem.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operations.h"
+#include "ejkernel/testing/process.h"
 #include "tools/table/rows.h"
 
 namespace ejk::testing {
@@ -70,39 +70,32 @@ RowResult bit_equal_reruns(const RowRequest& request) {
   return result;
 }
 
-/// Fresh processes run the same problems in orders of their own; all must find the same bits.
+std::string digests_in_order(uint64_t seed, uint64_t order_seed) {
+  constexpr int64_t kProblems = 60;
+  std::vector<int64_t> order(kProblems);
+  std::iota(order.begin(), order.end(), 0);
+  Random(order_seed).shuffle(order);
+  std::vector<uint64_t> digests(kProblems);
+  for (int64_t i : order)
+    digests[static_cast<size_t>(i)] =
+        run_once(problem_of({.n = kProblems, .seed = seed}, i, Size::small), static_cast<int>(order_seed % 3) + 1);
+  return fmt::format("{:016x}\n", fmt::join(digests, " "));
+}
+
+/// This program, started anew n times, runs the same problems in orders of its own; all must find the same bits.
 RowResult equal_across_processes(const RowRequest& request) {
-  constexpr size_t kProblems = 60;
-  using Digests = std::array<uint64_t, kProblems>;
-  auto in_child = [&](uint64_t order_seed, Digests& into) {
-    std::array<int, 2> ends{};
-    if (pipe(ends.data()) != 0) return false;
-    const pid_t child = fork();
-    if (child == 0) {
-      std::vector<size_t> order(kProblems);
-      for (size_t i = 0; i < kProblems; ++i) order[i] = i;
-      Random(order_seed).shuffle(order);
-      Digests digests{};
-      for (size_t i : order)
-        digests[i] =
-            run_once(problem_of(request, static_cast<int64_t>(i), Size::small), static_cast<int>(order_seed % 3) + 1);
-      const bool sent = write(ends[1], digests.data(), sizeof digests) == static_cast<ssize_t>(sizeof digests);
-      _exit(sent ? 0 : 1);
-    }
-    close(ends[1]);
-    const bool received = read(ends[0], into.data(), sizeof into) == static_cast<ssize_t>(sizeof into);
-    close(ends[0]);
-    int status = 0;
-    waitpid(child, &status, 0);
-    return received && status == 0;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const auto in_fresh_process = [&](uint64_t order_seed) {
+    return run_process({program, "digests", std::to_string(request.seed), std::to_string(order_seed)});
   };
   Tally tally;
-  Digests first{};
-  if (!in_child(0, first)) tally.add("the first process failed");
+  const ProcessResult first = in_fresh_process(0);
+  if (first.exit_code != 0) tally.add("the first process failed: " + first.err);
   for (int64_t process = 0; process < request.n; ++process) {
-    Digests digests{};
-    const bool ran = in_child(request.seed + static_cast<uint64_t>(process) + 1, digests);
-    tally.add(!ran ? "a process failed" : digests != first ? fmt::format("process {} differs", process) : "");
+    const ProcessResult other = in_fresh_process(request.seed + static_cast<uint64_t>(process) + 1);
+    tally.add(other.exit_code != 0     ? "a process failed: " + other.err
+              : other.out != first.out ? fmt::format("process {} differs", process)
+                                       : "");
   }
   return tally.result();
 }

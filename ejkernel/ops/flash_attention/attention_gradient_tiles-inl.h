@@ -8,6 +8,7 @@ namespace ejk::attention::HWY_NAMESPACE {
 struct GradientScratch : TileScratch {
   float* d_scores;    ///< [block_k][lane]: dO V^T, then dS
   float* queries;     ///< [head_dim][lane]
+  float* outs;        ///< [value_dim][lane]
   float* d_outs;      ///< [value_dim][lane]
   float* query_rows;  ///< [lane][head_dim]
   float* d_out_rows;  ///< [lane][value_dim]
@@ -28,8 +29,10 @@ struct GradientScratch : TileScratch {
     GradientScratch s;
     s.TileScratch::carve(carver, config);
     const int64_t block_k = config.block_k, head_dim = padded(p.head_dim), value_dim = padded(p.value_dim);
+    if (p.soft_cap > 0) s.slopes = carver.take<float>(block_k * s.stride);
     s.d_scores = carver.take<float>(block_k * s.stride);
     s.queries = carver.take<float>(head_dim * s.stride);
+    s.outs = carver.take<float>(value_dim * s.stride);
     s.d_outs = carver.take<float>(value_dim * s.stride);
     s.query_rows = carver.take<float>(s.stride * head_dim);
     s.d_out_rows = carver.take<float>(s.stride * value_dim);
@@ -44,14 +47,6 @@ struct GradientScratch : TileScratch {
     return s;
   }
 };
-
-/// Sum of a[i] * b[i]; both are padded with zeros to whole vectors.
-inline float dot(const float* a, const float* b, int64_t count) {
-  const FloatTag d;
-  FloatV sum = hn::Zero(d);
-  for (int64_t i = 0; i < count; i += lanes()) sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
-  return hn::ReduceSum(d, sum);
-}
 
 /// Rows whose lse is -inf see nothing, whatever the masks say: they have no gradient (rule 9).
 inline void hide_rows_without_lse(const BackwardCall& call, RowTile& t) {
@@ -159,11 +154,11 @@ class GradientTile {
     gemm<Left::kRows, true>(product);
   }
 
-  /// P = e^(logit - lse), dS = P * (dP * factor - delta) * (1 - (logit / cap)^2); both 0 where the logit is -inf.
+  /// P = e^(logit - lse), dS = P * (dP * factor - delta) * slope; both 0 where the logit is -inf.
   void differentiate(KeyBlock& block) {
     const FloatTag d;
-    const bool drops = p_.dropout_threshold > 0, caps = p_.soft_cap > 0;
-    const FloatV one = hn::Set(d, 1.0f), cap = hn::Set(d, static_cast<float>(p_.soft_cap));
+    const bool drops = p_.dropout_threshold > 0;
+    const FloatV one = hn::Set(d, 1.0f);
     std::fill_n(block.live, block.count, uint8_t{0});
     for (int64_t r = 0; r < t_.width(); r += lanes()) {
       const FloatV lse = hn::Load(d, s_.lse + r), delta = hn::Load(d, s_.delta + r);
@@ -180,10 +175,7 @@ class GradientTile {
         if (!wanted_.d_scores) continue;
         const FloatV d_probability = hn::Mul(hn::Load(d, s_.d_scores + at), factor);
         FloatV d_score = hn::Mul(probability, hn::Sub(d_probability, delta));
-        if (caps) {
-          const FloatV ratio = hn::Div(logit, cap);
-          d_score = hn::Mul(d_score, hn::NegMulAdd(ratio, ratio, one));
-        }
+        if (s_.slopes != nullptr) d_score = hn::Mul(d_score, hn::Load(d, s_.slopes + at));
         hn::Store(hn::IfThenZeroElse(hidden, d_score), d, s_.d_scores + at);
       }
       hn::Store(row_sees, d, s_.row_sees + r);

@@ -94,8 +94,9 @@ struct KeyBlock {
 /// Scratch of one worker. Tiles have rows of padded(block_q) floats.
 struct TileScratch {
   int64_t stride;
-  float* scores;  ///< [block_k]: logits, then probabilities
-  float* terms;   ///< [block_k]: bias or -inf before the logits, factors of dropout after them
+  float* scores;            ///< [block_k]: logits, then probabilities
+  float* terms;             ///< [block_k]: bias or -inf before the logits, factors of dropout after them
+  float* slopes = nullptr;  ///< [block_k]: d logit / d (what was capped), where it is asked for
 
   void carve(cpu::Carver& carver, const CpuConfig& config) {
     stride = padded(config.block_q);
@@ -244,11 +245,16 @@ inline void finish_logits(const Problem& p, const RowTile& t, const KeyBlock& bl
   for (int64_t j = 0; j < block.count; ++j) {
     float* row = scratch.scores + j * scratch.stride;
     const float* terms = scratch.terms + j * scratch.stride;
+    float* slopes = scratch.slopes == nullptr ? nullptr : scratch.slopes + j * scratch.stride;
     for (int64_t r = 0; r < t.width(); r += lanes()) {
       FloatV s = hn::Mul(hn::Load(d, row + r), scale);
       const FloatV term = block.all_visible ? hn::Zero(d) : hn::Load(d, terms + r);
       s = hn::Add(s, term);
-      if (cap > 0) s = hn::Mul(caps, tanh_any(hn::Div(s, caps)));
+      if (cap > 0) {
+        FloatV slope = s;
+        s = hn::Mul(caps, tanh_any(hn::Div(s, caps), slope));
+        if (slopes != nullptr) hn::Store(slope, d, slopes + r);
+      }
       hn::Store(hn::IfThenElse(hn::Eq(term, minus_infinity()), minus_infinity(), s), d, row + r);
     }
   }

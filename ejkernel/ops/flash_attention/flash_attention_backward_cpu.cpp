@@ -42,14 +42,23 @@ size_t backward_scratch_bytes(const Problem& p, const CpuConfig& config) {
 
 // ---- rows: delta and dQ ----
 
+/// delta = dO * O - dlse. Summed in the order of dO V^T: where a row's values are equal the two cancel as they should.
 void find_delta(const BackwardCall& call, const RowTile& t, const GradientScratch& s) {
+  const FloatTag d;
+  const int64_t dims = call.problem.value_dim;
   load_tile_rows(call.given.out, strides_of(call.given.out), t, s.rows);
+  make_panel(t, s.rows, dims, s.outs, s.stride);
   load_d_out_rows(call, t, s.d_out_rows);
-  const int64_t stride = padded(call.problem.value_dim);
+  make_panel(t, s.d_out_rows, dims, s.d_outs, s.stride);
+  for (int64_t r = 0; r < t.width(); r += lanes()) {
+    FloatV sum = hn::Zero(d);
+    for (int64_t v = 0; v < dims; ++v)
+      sum = hn::MulAdd(hn::Load(d, s.outs + v * s.stride + r), hn::Load(d, s.d_outs + v * s.stride + r), sum);
+    hn::Store(sum, d, s.delta + r);
+  }
   for (int64_t r = 0; r < t.count; ++r) {
     const int64_t row = t.sequence.q_begin + t.i[r];
-    call.delta_of(t.batch, t.h[r], row) =
-        dot(s.rows + r * stride, s.d_out_rows + r * stride, stride) - call.d_lse_of(t.batch, t.h[r], row);
+    call.delta_of(t.batch, t.h[r], row) = s.delta[r] - call.d_lse_of(t.batch, t.h[r], row);
   }
 }
 

@@ -54,8 +54,18 @@ HWY_INLINE FloatV exp_any(FloatV x) {
   return hn::IfThenElse(hn::Gt(x, hn::Set(d, kOverflow)), hn::Inf(d), exp_nonpositive(x));
 }
 
-/// tanh(x) for any x.
-HWY_INLINE FloatV tanh_any(FloatV x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(FloatTag(), x)); }
+/// tanh(x) for any x, and its slope 1 - tanh(x)^2, which keeps its digits where the tangent itself rounds to 1.
+HWY_INLINE FloatV tanh_any(FloatV x, FloatV& slope) {
+  const FloatTag d;
+  const FloatV one = hn::Set(d, 1.0f), two = hn::Set(d, 2.0f);
+  const FloatV magnitude = hn::Min(hn::Abs(x), hn::Set(d, 44.0f));  // the exponential of twice that is finite
+  const FloatV y = hn::Expm1(d, hn::Add(magnitude, magnitude));
+  const FloatV rest = hn::Div(two, hn::Add(y, two));  // 1 - tanh
+  const FloatV small = hn::Mul(hn::Mul(y, hn::Set(d, 0.5f)), rest), large = hn::Sub(one, rest);
+  const FloatV result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d, 0.5f)), large, small);
+  slope = hn::IfThenElse(hn::IsNaN(x), x, hn::Mul(rest, hn::Sub(two, rest)));
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::CopySign(result, x));
+}
 
 // ---- loads: lanes() elements of a storage type as floats; exact ----
 

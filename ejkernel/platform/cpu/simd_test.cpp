@@ -30,7 +30,17 @@ void map_exp_nonpositive(const float* x, float* y) {
   for (int64_t i = 0; i < kMaxLanes; i += lanes()) store_floats(exp_nonpositive(load_floats(x + i)), y + i);
 }
 void map_tanh(const float* x, float* y) {
-  for (int64_t i = 0; i < kMaxLanes; i += lanes()) store_floats(tanh_any(load_floats(x + i)), y + i);
+  for (int64_t i = 0; i < kMaxLanes; i += lanes()) {
+    FloatV slope = hn::Zero(FloatTag());
+    store_floats(tanh_any(load_floats(x + i), slope), y + i);
+  }
+}
+void map_tanh_slope(const float* x, float* y) {
+  for (int64_t i = 0; i < kMaxLanes; i += lanes()) {
+    FloatV slope = hn::Zero(FloatTag());
+    tanh_any(load_floats(x + i), slope);
+    store_floats(slope, y + i);
+  }
 }
 void load_any(const void* from, DType dtype, int64_t offset, int64_t count, float* to) {
   load_row(from, dtype, offset, count, to);
@@ -74,6 +84,7 @@ namespace {
 HWY_EXPORT(map_exp);
 HWY_EXPORT(map_exp_nonpositive);
 HWY_EXPORT(map_tanh);
+HWY_EXPORT(map_tanh_slope);
 HWY_EXPORT(load_any);
 HWY_EXPORT(store_any);
 HWY_EXPORT(transpose_any);
@@ -151,6 +162,18 @@ void expect_all_patterns_load(DType dtype) {
     else
       ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected)) << i;
   }
+}
+
+TEST_P(Simd, the_slope_of_tanh_keeps_its_digits_where_tanh_is_1) {
+  const auto map = [](const float* x, float* y) { HWY_DYNAMIC_DISPATCH(map_tanh_slope)(x, y); };
+  const auto slope = [](double x) { return 1 / (std::cosh(x) * std::cosh(x)); };
+  expect_close(map, slope, -3, 3);
+  expect_close(map, slope, 3, 40);
+  float x[16] = {kInf, -kInf, kNaN, 0, 1e30f}, y[16];
+  map(x, y);
+  for (int i : {0, 1, 4}) EXPECT_LT(y[i], 1e-37f);
+  EXPECT_TRUE(std::isnan(y[2]));
+  EXPECT_EQ(y[3], 1);
 }
 
 TEST_P(Simd, every_16_bit_pattern_loads_exactly) {
