@@ -62,7 +62,9 @@ void parse_num_threads(const Variable& self, std::string_view value, Values& int
 
 void parse_debug(const Variable& self, std::string_view value, Values& into) {
   for_each_part(value, ',', [&](std::string_view part) {
-    if (part == "guard")
+    if (part == "sync")
+      into.sync = true;
+    else if (part == "guard")
       into.debug.guard = true;
     else if (part == "poison")
       into.debug.poison = true;
@@ -92,8 +94,9 @@ constexpr std::array kVariables = {
              "what is written to standard error; an installed log sink overrules it", parse_log},
     Variable{"EJKERNEL_NUM_THREADS", "an integer from 1 to 4096", "what affinity and cgroup quota allow",
              "the threads that CPU kernels use, the caller's included", parse_num_threads},
-    Variable{"EJKERNEL_DEBUG", "a comma-separated list of guard and poison", "none",
-             "host memory that the library allocates: guard finds writes outside of it and aborts, poison "
+    Variable{"EJKERNEL_DEBUG", "a comma-separated list of sync, guard and poison", "none",
+             "sync: a call waits for its device, so that a fault shows where it was made (calls on host tensors always "
+             "do); for host memory that the library allocates, guard finds writes outside of it and aborts, poison "
              "fills fresh and freed blocks with NaN",
              parse_debug},
     Variable{"EJKERNEL_AUTOTUNE_POLICY", "autotune or heuristics", "autotune",

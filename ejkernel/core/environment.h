@@ -26,6 +26,7 @@ struct Values {
   LogLevel log_level = LogLevel::off;
   int num_threads = 0;  ///< 0: as many as affinity and cgroup quota allow
   AllocationDebug debug = {};
+  bool sync = false;  ///< a call waits for its device before it returns; calls on host tensors always do
   AutotunePolicy autotune_policy = AutotunePolicy::autotune;
   std::vector<std::string> plugins = {};  ///< absolute paths, in order
 };
@@ -37,6 +38,7 @@ inline std::optional<Platform> platform() { return values().platform; }
 inline LogLevel log_level() { return values().log_level; }
 inline int num_threads() { return values().num_threads; }
 inline AllocationDebug debug() { return values().debug; }
+inline bool sync() { return values().sync; }
 inline AutotunePolicy autotune_policy() { return values().autotune_policy; }
 inline const std::vector<std::string>& plugins() { return values().plugins; }
 

@@ -61,6 +61,8 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_TRUE(debug("guard").guard && !debug("guard").poison);
   EXPECT_TRUE(debug("poison").poison && !debug("poison").guard);
   EXPECT_TRUE(debug("poison,guard").poison && debug("poison,guard").guard);
+  EXPECT_TRUE(parsed({{"EJKERNEL_DEBUG", "sync"}}).sync && !parsed({{"EJKERNEL_DEBUG", "poison"}}).sync);
+  EXPECT_TRUE(debug("sync,guard,poison").guard && debug("sync,guard,poison").poison);
 }
 
 TEST(Environment, malformed_values_are_refused_by_name) {
@@ -73,7 +75,7 @@ TEST(Environment, malformed_values_are_refused_by_name) {
       {"EJKERNEL_NUM_THREADS", "-1"},     {"EJKERNEL_NUM_THREADS", "4097"},
       {"EJKERNEL_NUM_THREADS", "4 "},     {"EJKERNEL_NUM_THREADS", "99999999999999999999"},
       {"EJKERNEL_NUM_THREADS", "two"},    {"EJKERNEL_DEBUG", "guard,"},
-      {"EJKERNEL_DEBUG", "sync"},         {"EJKERNEL_AUTOTUNE_POLICY", "never"},
+      {"EJKERNEL_DEBUG", "synk"},         {"EJKERNEL_AUTOTUNE_POLICY", "never"},
       {"EJKERNEL_PLUGINS", "plugin.so"},  {"EJKERNEL_PLUGINS", "/a.so:"},
       {"EJKERNEL_PLUGINS", "/a.so:b.so"},
   };
