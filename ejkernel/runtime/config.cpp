@@ -16,7 +16,9 @@ ConfigValues config_values(const KernelInfo& kernel, const ConfigBlock& config) 
 
 ConfigBlock config_from_values(std::string_view operation, const KernelInfo& kernel, ConfigBlock config,
                                const ConfigValues& values) {
-  for (const auto& [name, value] : values) {
+  for (const auto& entry : values) {
+    const std::string& name = entry.first;  // clang 14 lets no lambda capture a structured binding
+    const int64_t value = entry.second;
     const auto field = std::find_if(kernel.config_fields.begin(), kernel.config_fields.end(),
                                     [&](const ConfigField& f) { return f.name == name; });
     if (field == kernel.config_fields.end()) {
