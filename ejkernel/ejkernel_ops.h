@@ -84,7 +84,8 @@ typedef struct ejk_flash_attention_args {
     const double* softmax_scale;
     /* hide keys after the query's own position; default false */
     bool causal;
-    /* where the diagonal lies when the lengths differ; default "bottom_right"; one of "bottom_right", "top_left" */
+    /* where the diagonal lies when the lengths in use differ; default "bottom_right"; one of "bottom_right",
+     * "top_left" */
     const char* causal_align;
     /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0) when
      * causal, else (w, w); default NULL: none */
@@ -250,7 +251,8 @@ typedef struct ejk_flash_attention_backward_args {
     const double* softmax_scale;
     /* hide keys after the query's own position; default false */
     bool causal;
-    /* where the diagonal lies when the lengths differ; default "bottom_right"; one of "bottom_right", "top_left" */
+    /* where the diagonal lies when the lengths in use differ; default "bottom_right"; one of "bottom_right",
+     * "top_left" */
     const char* causal_align;
     /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0) when
      * causal, else (w, w); default NULL: none */
@@ -390,7 +392,8 @@ typedef struct ejk_attention_args {
     const double* softmax_scale;
     /* hide keys after the query's own position; default false */
     bool causal;
-    /* where the diagonal lies when the lengths differ; default "bottom_right"; one of "bottom_right", "top_left" */
+    /* where the diagonal lies when the lengths in use differ; default "bottom_right"; one of "bottom_right",
+     * "top_left" */
     const char* causal_align;
     /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0) when
      * causal, else (w, w); default NULL: none */
@@ -515,7 +518,8 @@ typedef struct ejk_attention_backward_args {
     const double* softmax_scale;
     /* hide keys after the query's own position; default false */
     bool causal;
-    /* where the diagonal lies when the lengths differ; default "bottom_right"; one of "bottom_right", "top_left" */
+    /* where the diagonal lies when the lengths in use differ; default "bottom_right"; one of "bottom_right",
+     * "top_left" */
     const char* causal_align;
     /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0) when
      * causal, else (w, w); default NULL: none */

@@ -71,22 +71,8 @@ struct Attention {
   }
 
   static constexpr auto params() {
-    return std::array{
-        param<&Params::softmax_scale>("softmax_scale", Key::none, "factor of query @ key^T; absent: 1/sqrt(head_dim)",
-                                      finite()),
-        param<&Params::causal>("causal", Key::value, "hide keys after the query's own position"),
-        param<&Params::causal_align>("causal_align", Key::value, "where the diagonal lies when the lengths differ"),
-        param<&Params::sliding_window>("sliding_window", Key::bucket,
-                                       "(left, right) tokens around the query's position, inclusive; -1 unbounded; one "
-                                       "integer w is (w, 0) when causal, else (w, w)"),
-        param<&Params::attention_sink_size>("attention_sink_size", Key::present,
-                                            "keys before this position are exempt from the window", at_least(0)),
-        param<&Params::logits_soft_cap>("logits_soft_cap", Key::present, "c: logits become c * tanh(logits / c)",
-                                        positive()),
-        param<&Params::dropout_prob>("dropout_prob", Key::present, "probability of dropping a normalised probability",
-                                     half_open(0, 1)),
-        param<&Params::deterministic>("deterministic", Key::value, "bit-equal results run to run"),
-        param<&Params::out_dtype>("out_dtype", Key::value, "dtype of out; absent: the query's")};
+    return concatenate(attention_params<Params>(), std::array{param<&Params::out_dtype>(
+                                                       "out_dtype", Key::value, "dtype of out; absent: the query's")});
   }
 
   static constexpr auto outputs() {

@@ -8,14 +8,10 @@
 #include <string_view>
 
 #include "ejkernel/core/operation.h"
+#include "ejkernel/ops/flash_attention/attention_params.h"
 #include "ejkernel/runtime/api.h"
 
 namespace ejk {
-
-/// Where the causal diagonal lies when lengths differ: the last query sees the last key (bottom_right), or the first
-/// query sees the first key (top_left). They agree when the lengths do.
-enum class CausalAlign : uint8_t { bottom_right, top_left };
-constexpr std::array<std::string_view, 2> enum_names(CausalAlign) { return {"bottom_right", "top_left"}; }
 
 struct FlashAttentionBackward;
 
@@ -99,28 +95,17 @@ struct FlashAttention {
   }
 
   static constexpr auto params() {
-    return std::array{
-        param<&Params::softmax_scale>("softmax_scale", Key::none, "factor of query @ key^T; absent: 1/sqrt(head_dim)",
-                                      finite()),
-        param<&Params::causal>("causal", Key::value, "hide keys after the query's own position"),
-        param<&Params::causal_align>("causal_align", Key::value, "where the diagonal lies when the lengths differ"),
-        param<&Params::sliding_window>("sliding_window", Key::bucket,
-                                       "(left, right) tokens around the query's position, inclusive; -1 unbounded; one "
-                                       "integer w is (w, 0) when causal, else (w, w)"),
-        param<&Params::attention_sink_size>("attention_sink_size", Key::present,
-                                            "keys before this position are exempt from the window", at_least(0)),
-        param<&Params::logits_soft_cap>("logits_soft_cap", Key::present, "c: logits become c * tanh(logits / c)",
-                                        positive()),
-        param<&Params::dropout_prob>("dropout_prob", Key::present, "probability of dropping a normalised probability",
-                                     half_open(0, 1)),
-        param<&Params::deterministic>("deterministic", Key::value, "bit-equal results run to run"),
-        param<&Params::out_dtype>("out_dtype", Key::value,
-                                  "dtype of out; absent: the query's (bf16 for 8-bit queries)"),
-        param<&Params::normalize_output>("normalize_output", Key::value,
-                                         "false: out is the sum of e^(s - max) * v, not divided; forward only"),
-        param<&Params::max_seqlen_q>("max_seqlen_q", Key::bucket,
-                                     "packed: longer sequences are cut to it; absent: none is", at_least(0)),
-        param<&Params::max_seqlen_k>("max_seqlen_k", Key::bucket, "packed: as max_seqlen_q, for keys", at_least(0))};
+    return concatenate(
+        attention_params<Params>(),
+        std::array{
+            param<&Params::out_dtype>("out_dtype", Key::value,
+                                      "dtype of out; absent: the query's (bf16 for 8-bit queries)"),
+            param<&Params::normalize_output>("normalize_output", Key::value,
+                                             "false: out is the sum of e^(s - max) * v, not divided; forward only"),
+            param<&Params::max_seqlen_q>("max_seqlen_q", Key::bucket,
+                                         "packed: longer sequences are cut to it; absent: none is", at_least(0)),
+            param<&Params::max_seqlen_k>("max_seqlen_k", Key::bucket, "packed: as max_seqlen_q, for keys",
+                                         at_least(0))});
   }
 
   static constexpr auto outputs() {

@@ -63,17 +63,7 @@ struct ScaledDotProductAttention {
                     "cum_seqlens_k"}};
   }
 
-  static constexpr auto params() {
-    return std::array{
-        param<&Params::softmax_scale>("softmax_scale", Key::none, "factor of query @ key^T; absent: 1/sqrt(head_dim)",
-                                      finite()),
-        param<&Params::causal>("causal", Key::value, "hide keys after the query's own position"),
-        param<&Params::causal_align>("causal_align", Key::value,
-                                     "where the diagonal lies when the lengths in use differ"),
-        param<&Params::sliding_window>("sliding_window", Key::bucket,
-                                       "(left, right) tokens around the query's position, inclusive; -1 unbounded; one "
-                                       "integer w is (w, 0) when causal, else (w, w)")};
-  }
+  static constexpr auto params() { return visibility_params<Params>(); }
 
   static constexpr auto outputs() {
     return std::array{TensorField{"out", "@query[batch, q_len, num_q_heads, value_dim]",
