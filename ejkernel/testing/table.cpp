@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <chrono>
-#include <cstdio>
+#include <cmath>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "ejkernel/core/validate.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/testing/process.h"
 
 namespace ejk::testing {
 namespace {
@@ -20,40 +19,39 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFolder = "benchmarks/results/reliability";
 
-/// What git says of the tree, or nothing when it fails. The words are constants of this file and of the rows.
-std::string git(const fs::path& root, const std::string& words, bool* ok) {
-  const std::string command = "git -C '" + root.string() + "' " + words + " 2>/dev/null";
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+struct GitAnswer {
+  bool ok = false;
   std::string text;
-  std::array<char, 4096> buffer{};
-  if (pipe == nullptr) return *ok = false, text;
-  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
-    text.append(buffer.data(), count);
-  *ok = std::ferror(pipe.get()) == 0;
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text;
+};
+
+/// What git says of the tree; no shell reads the words, some of which come from a record.
+GitAnswer git(const fs::path& root, std::vector<std::string> words) {
+  words.insert(words.begin(), {"git", "-C", root.string()});
+  ProcessResult result = run_process(words);
+  while (!result.out.empty() && result.out.back() == '\n') result.out.pop_back();
+  return {result.exit_code == 0, std::move(result.out)};
 }
 
-std::string paths_of(const Row& row) {
-  std::string paths = " --";
-  for (std::string_view path : row.depends_on) paths += fmt::format(" {}", path);
-  return paths;
+/// `words`, and the paths that the row depends on.
+std::vector<std::string> about(const Row& row, std::vector<std::string> words) {
+  words.emplace_back("--");
+  words.insert(words.end(), row.depends_on.begin(), row.depends_on.end());
+  return words;
 }
 
 std::string commit_of(const fs::path& root, const Row& row) {
-  bool ok = true;
-  const std::string commit = git(root, "rev-parse --short=12 HEAD", &ok);
-  const std::string changed = git(root, "status --porcelain" + paths_of(row), &ok);
-  return commit.empty() ? "unknown" : commit + (changed.empty() ? "" : "+changes");
+  const GitAnswer commit = git(root, {"rev-parse", "--short=12", "HEAD"});
+  const GitAnswer changed = git(root, about(row, {"status", "--porcelain"}));
+  if (!commit.ok || !changed.ok) return "unknown";
+  return commit.text + (changed.text.empty() ? "" : "+changes");
 }
 
+/// By contents, so that a rebased or reverted commit changes nothing; files that git does not track yet count.
 bool has_changed_since(const fs::path& root, const Row& row, const std::string& commit) {
-  bool ok = true;
-  if (commit.find_first_not_of("0123456789abcdef") != std::string::npos) return true;
-  if (git(root, "rev-parse --verify " + commit + "^{commit}", &ok).empty()) return true;
-  const std::string since = git(root, "log --format=%h " + commit + "..HEAD" + paths_of(row), &ok);
-  const std::string now = git(root, "status --porcelain" + paths_of(row), &ok);
-  return !ok || !since.empty() || !now.empty();
+  if (commit.empty() || commit.find_first_not_of("0123456789abcdef") != std::string::npos) return true;
+  const GitAnswer since = git(root, about(row, {"diff", "--name-only", commit}));
+  const GitAnswer now = git(root, about(row, {"status", "--porcelain"}));
+  return !since.ok || !now.ok || !since.text.empty() || !now.text.empty();
 }
 
 std::string machine() {
@@ -62,21 +60,21 @@ std::string machine() {
 }
 
 void write(const Record& record, const Row& row, const fs::path& root) {
-  Json json = {{"id", record.id},
-               {"category", row.category},
-               {"figure", row.figure},
-               {"n", record.n},
-               {"target", record.target},
-               {"failures", record.failures},
-               {"seed", record.seed},
-               {"commit", record.commit},
-               {"machine", record.machine},
-               {"command", record.command},
-               {"minutes", std::round(record.minutes * 100) / 100}};
+  Json json = {
+      {"id", record.id},         {"category", row.category},  {"figure", row.figure},
+      {"n", record.n},           {"target", record.target},   {"failures", record.failures},
+      {"seed", record.seed},     {"commit", record.commit},   {"machine", record.machine},
+      {"preset", record.preset}, {"command", record.command}, {"minutes", std::round(record.minutes * 100) / 100}};
   if (!record.figures.empty()) json["figures"] = record.figures;
   if (!record.notes.empty()) json["notes"] = record.notes;
-  fs::create_directories(root / kFolder);
-  std::ofstream(root / kFolder / (record.id + ".json")) << json.dump(2) << '\n';
+  const fs::path path = root / kFolder / (record.id + ".json");
+  fs::create_directories(path.parent_path());
+  std::ofstream file(path);
+  // A note may quote bytes that are no UTF-8.
+  file << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  if (!file.flush())
+    throw_invalid("table", "the record " + path.string(), "be a file that can be written", "one that cannot",
+                  "check the folder and the disk");
 }
 
 /// False: there is none, or it does not read as one.
@@ -93,6 +91,7 @@ bool read(Record& record, const fs::path& path) {
     record.seed = json.at("seed");
     record.commit = json.at("commit");
     record.machine = json.at("machine");
+    record.preset = json.value("preset", record.preset);
     record.command = json.at("command");
     record.minutes = json.at("minutes");
     record.figures = json.value("figures", std::map<std::string, double>());
@@ -101,18 +100,6 @@ bool read(Record& record, const fs::path& path) {
     return false;
   }
   return true;
-}
-
-RowStatus status_of(const Row& row, const fs::path& root) {
-  RowStatus status{.row = &row};
-  if (!read(status.record, root / kFolder / (std::string(row.id) + ".json"))) return status;
-  if (status.record.failures > 0)
-    status.state = RowState::failed;
-  else if (status.record.n < row.target)
-    status.state = RowState::short_of_target;
-  else
-    status.state = has_changed_since(root, row, status.record.commit) ? RowState::stale : RowState::ok;
-  return status;
 }
 
 }  // namespace
@@ -126,21 +113,39 @@ const Row& find_row(std::string_view id) {
   throw_invalid("table", "the row", "be one of the table", id, known);
 }
 
+std::string_view this_preset() {
+#if defined(__SANITIZE_ADDRESS__)
+  return "asan";
+#elif defined(__SANITIZE_THREAD__)
+  return "tsan";
+#elif defined(NDEBUG)
+  return "release";
+#else
+  return "dev";
+#endif
+}
+
 Record produce_record(const Row& row, RowFunction produce, const RowRequest& request, const fs::path& root) {
+  if (this_preset() != row.preset)
+    throw_invalid("table", std::string(row.id), fmt::format("be produced by the {} preset", row.preset), this_preset(),
+                  fmt::format("run ./dev table --preset {} {}", row.preset, row.id));
   const auto begin = std::chrono::steady_clock::now();
   const RowResult result = produce(request);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  const Record record{.id = std::string(row.id),
-                      .n = result.n,
-                      .target = row.target,
-                      .failures = result.failures,
-                      .seed = request.seed,
-                      .commit = commit_of(root, row),
-                      .machine = machine(),
-                      .command = fmt::format("./dev table {} --n {} --seed {}", row.id, request.n, request.seed),
-                      .minutes = seconds.count() / 60,
-                      .figures = result.figures,
-                      .notes = result.notes};
+  const std::string words = row.preset == "release" ? "" : fmt::format("--preset {} ", row.preset);
+  const Record record{
+      .id = std::string(row.id),
+      .n = result.n,
+      .target = row.target,
+      .failures = result.failures,
+      .seed = request.seed,
+      .commit = commit_of(root, row),
+      .machine = machine(),
+      .preset = std::string(row.preset),
+      .command = fmt::format("./dev table {}{} --n {} --seed {}", words, row.id, request.n, request.seed),
+      .minutes = seconds.count() / 60,
+      .figures = result.figures,
+      .notes = result.notes};
   write(record, row, root);
   return record;
 }
@@ -161,9 +166,25 @@ std::string_view name(RowState state) {
   return "?";
 }
 
+RowStatus row_status(const Row& row, const fs::path& root) {
+  RowStatus status{.row = &row};
+  Record record;
+  if (!read(record, root / kFolder / (std::string(row.id) + ".json")) || record.id != row.id) return status;
+  status.record = std::move(record);
+  if (status.record.failures > 0)
+    status.state = RowState::failed;
+  else if (status.record.n < row.target)
+    status.state = RowState::short_of_target;
+  else if (status.record.preset != row.preset || has_changed_since(root, row, status.record.commit))
+    status.state = RowState::stale;
+  else
+    status.state = RowState::ok;
+  return status;
+}
+
 std::vector<RowStatus> table_status(const fs::path& root) {
   std::vector<RowStatus> all;
-  for (const Row& row : table_rows()) all.push_back(status_of(row, root));
+  for (const Row& row : table_rows()) all.push_back(row_status(row, root));
   return all;
 }
 

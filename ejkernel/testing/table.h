@@ -37,6 +37,7 @@ struct Row {
   int64_t target = 0;         ///< n to reach with no failures
   /// Paths of the tree whose change makes a record stale.
   std::vector<std::string_view> depends_on;
+  std::string_view preset = "release";  ///< the build that the row is about; a record of another one does not count
 };
 
 /// All rows, by id.
@@ -50,17 +51,22 @@ struct Record {
   uint64_t seed = 0;
   std::string commit;   ///< of the tree that produced it
   std::string machine;  ///< processor, instruction set, threads
+  std::string preset = "release";
   std::string command;
   double minutes = 0;
   std::map<std::string, double> figures = {};
   std::vector<std::string> notes = {};
 };
 
-/// Produces the row and writes its record below `root`.
+/// The preset that this build is of: release, dev, asan or tsan.
+std::string_view this_preset();
+
+/// Produces the row and writes its record below `root`. InvalidArgument in another build than the row's preset.
 Record produce_record(const Row& row, RowFunction produce, const RowRequest& request,
                       const std::filesystem::path& root);
 
-/// failed: failures, or trials missing. stale: a source that the row depends on has changed since.
+/// failed: trials failed. short_of_target: too few trials. stale: what the row depends on has changed since, or it was
+/// another build's. missing: no record, or a file that does not read as this row's.
 enum class RowState : uint8_t { ok, stale, missing, failed, short_of_target };
 std::string_view name(RowState state);
 
@@ -69,7 +75,10 @@ struct RowStatus {
   RowState state = RowState::missing;
   Record record = {};
 };
-/// Every row against its record. Without git, changes since the record cannot be seen: such a record counts as stale.
+/// One row against its record below `root`. Without git, changes since the record cannot be seen: such a record counts
+/// as stale.
+RowStatus row_status(const Row& row, const std::filesystem::path& root);
+/// All of them, by id.
 std::vector<RowStatus> table_status(const std::filesystem::path& root);
 
 /// The tree that holds the records: `from` or the nearest folder above it. Throws InvalidArgument when there is none.

@@ -31,6 +31,7 @@ Json json_of(const RowStatus& status) {
   json["seed"] = status.record.seed;
   json["commit"] = status.record.commit;
   json["machine"] = status.record.machine;
+  json["preset"] = status.record.preset;
   json["minutes"] = status.record.minutes;
   json["figures"] = status.record.figures;
   json["command"] = status.record.command;
