@@ -81,6 +81,7 @@ RowResult edge_shapes(const RowRequest& request) {
     const Item& item = items[static_cast<size_t>(i)];
     Problem problem = item.one->make();
     problem.seed = request.seed;
+    problem.replay += fmt::format(" --seed={}", request.seed);
     judge_problem(*item.tests, problem, item.tests->oracle(problem, kBudget), tally);
   });
   return tally.result();
@@ -88,26 +89,31 @@ RowResult edge_shapes(const RowRequest& request) {
 
 RowResult metamorphic_relations(const RowRequest& request) {
   struct Item {
+    const TestOperation* tests;
     const Relation* relation;
     Kernel kernel;
   };
   std::vector<Item> items;
   for (const TestOperation* tests : test_operations())
     for (const Relation& relation : tests->relations)
-      items.push_back({&relation, kernels_of(*tests->declaration).front()});
+      items.push_back({tests, &relation, kernels_of(*tests->declaration).front()});
   const auto rounds = request.n / static_cast<int64_t>(items.size()) + 1;
   Tally tally;
   for_each_trial(rounds * static_cast<int64_t>(items.size()), tally, [&](int64_t i) {
     const Item& item = items[static_cast<size_t>(i) % items.size()];
     const uint64_t seed = request.seed * 1000003 + static_cast<uint64_t>(i);
+    std::string wrong;
     try {
-      const std::string wrong = item.relation->check(seed, Size::normal, KernelRunner(item.kernel));
-      tally.add(wrong.empty() ? "" : fmt::format("{} (seed {}): {}", item.relation->name, seed, wrong));
+      wrong = item.relation->check(seed, Size::normal, KernelRunner(item.kernel));
     } catch (const RelationSkipped&) {
-      // The kernel declines this configuration: it counts for nothing.
+      return;  // the kernel declines this configuration: it counts for nothing
     } catch (const RelationBroken& broken) {
-      tally.add(fmt::format("{} (seed {}): {}", item.relation->name, seed, broken.what));
+      wrong = broken.what;
     }
+    tally.add(wrong.empty() ? ""
+                            : fmt::format("{}: {}; reproduce: ejk check {} --kernel={} --relation='{}' --seed={}",
+                                          item.relation->name, wrong, item.tests->name(), item.kernel->name,
+                                          item.relation->name, seed));
   });
   return tally.result();
 }

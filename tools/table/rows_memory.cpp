@@ -2,12 +2,16 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/error.h"
-#include "ejkernel/ejkernel.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operations.h"
@@ -127,84 +131,89 @@ RowResult layouts_and_alignment(const RowRequest& request) {
 
 namespace {
 
-/// A tensor of `rows` heads-rows whose last row lies at element `top`: strides make it cheap, pages are touched where
-/// rows are.
-struct FarTensor {
-  FarTensor(DType dtype, int64_t rows, int64_t row_elements, int64_t top)
-      : bytes((static_cast<size_t>(top) + static_cast<size_t>(row_elements)) * static_cast<size_t>(bits(dtype)) / 8) {
-    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
+/// Zeros with the shape of `like`, its longest axis but the last spread so far apart that the last row begins near
+/// element `top`: strides make it cheap, pages are touched where rows are. Tensors without such an axis stay small.
+class FarTensor {
+ public:
+  FarTensor(const Tensor& like, int64_t top) {
+    if (!like.present()) return;
+    Shape strides = contiguous_strides(like.shape);
+    int axis = -1;
+    for (int i = 0; i + 1 < like.rank(); ++i)
+      if (like.shape[i] > 1 && (axis < 0 || like.shape[i] > like.shape[axis])) axis = i;
+    if (axis >= 0 && like.num_elements() > 0) strides[axis] = top / (like.shape[axis] - 1);
+    view = Tensor(nullptr, like.dtype, like.shape, strides);
+    bytes_ = static_cast<size_t>(num_bytes(like.dtype, {element_range(view)[1]}));
+    if (bytes_ == 0) return;
+    is_far = axis >= 0;
+    view.data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (view.data == MAP_FAILED)
       throw Internal("T-16: the address space for a far tensor could not be had", ErrorCode::out_of_memory);
-    view = Tensor(memory, dtype, {1, rows, 1, row_elements}, Shape{0, top / (rows - 1), row_elements, 1});
   }
-  ~FarTensor() { munmap(memory, bytes); }
-  FarTensor(const FarTensor&) = delete;
-  FarTensor& operator=(const FarTensor&) = delete;
-  size_t bytes;
-  void* memory;
+  ~FarTensor() {
+    if (bytes_ > 0) munmap(view.data, bytes_);
+  }
+  FarTensor(FarTensor&& other) noexcept
+      : view(other.view), is_far(other.is_far), bytes_(std::exchange(other.bytes_, 0)) {}
+  FarTensor& operator=(FarTensor&&) = delete;
+
   Tensor view;
+  bool is_far = false;
+
+ private:
+  size_t bytes_ = 0;
 };
 
-/// flash_attention and its gradient with every big tensor spread past element `top`, against contiguous copies.
-std::string far_attention(int64_t top, const std::string& kernel) {
-  constexpr int64_t kRows = 5, kDim = 16;
-  FarTensor q(DType::f32, kRows, kDim, top), k(DType::f32, kRows, kDim, top), v(DType::f32, kRows, kDim, top);
-  FarTensor out(DType::f32, kRows, kDim, top), dq(DType::f32, kRows, kDim, top), dk(DType::f32, kRows, kDim, top);
-  Random random(static_cast<uint64_t>(top));
-  for (const Tensor* t : {&q.view, &k.view, &v.view}) fill_normal(*t, random);
-  const CallOptions options{.plan = {.kernel = kernel}};
-  const Array near_q = contiguous(q.view), near_k = contiguous(k.view), near_v = contiguous(v.view);
-  const auto far =
-      Plan::make("flash_attention", to_array(FlashAttention::Inputs{.query = q.view, .key = k.view, .value = v.view}),
-                 ParamsBlock::of(FlashAttention::Params{.causal = true}), options.plan);
-  Array lse(DType::f32, {1, 1, kRows});
-  run_with_workspace(far, to_array(FlashAttention::Inputs{.query = q.view, .key = k.view, .value = v.view}),
-                     to_array(FlashAttention::Outputs{.out = out.view, .lse = lse}), options);
-  const auto near = flash_attention({.query = near_q, .key = near_k, .value = near_v}, {.causal = true}, options);
-  if (const std::string wrong = compare_bits(contiguous(out.view), near.out); !wrong.empty()) return "out: " + wrong;
-
-  FlashAttentionBackward::Inputs in{{.query = q.view, .key = k.view, .value = v.view}};
-  in.out = out.view, in.lse = lse, in.d_out = v.view;
-  const auto far_gradient = Plan::make("flash_attention_backward", to_array(in),
-                                       ParamsBlock::of(FlashAttention::Params{.causal = true}), options.plan);
-  run_with_workspace(far_gradient, to_array(in),
-                     to_array(FlashAttentionBackward::Outputs{.query = dq.view, .key = dk.view}), options);
-  FlashAttentionBackward::Inputs near_in{{.query = near_q, .key = near_k, .value = near_v}};
-  near_in.out = near.out, near_in.lse = near.lse, near_in.d_out = near_v;
-  const auto gradients = execute<FlashAttentionBackward>(near_in, {.causal = true}, options);
-  if (const std::string wrong = compare_bits(contiguous(dq.view), gradients.query); !wrong.empty())
-    return "d_query: " + wrong;
-  if (const std::string wrong = compare_bits(contiguous(dk.view), gradients.key); !wrong.empty())
-    return "d_key: " + wrong;
-  return {};
-}
-
-std::string far_pooling(int64_t top, const std::string& kernel) {
-  FarTensor x(DType::f32, 5, 16, top);
-  Random random(static_cast<uint64_t>(top));
-  fill_normal(x.view, random);
-  const Tensor rows(x.memory, DType::f32, {1, 5, 16}, Shape{0, x.view.strides[1], 1});
-  const CallOptions options{.plan = {.kernel = kernel}};
-  const auto far = mean_pooling({.x = rows}, {}, options);
-  const auto near = mean_pooling({.x = contiguous(rows)}, {}, options);
-  return compare_bits(far.out, near.out);
+/// The call with every large tensor, inputs and outputs, spread past element `top`, against contiguous copies, bit for
+/// bit. Nothing when this kernel declines it.
+std::optional<std::string> far_call(const Problem& problem, const Kernel& kernel, int64_t top) {
+  const PlanOptions options{.kernel = kernel->name};
+  std::vector<Array> near;
+  std::vector<Tensor> near_inputs, far_inputs, far_outputs;
+  std::vector<FarTensor> far;
+  for (const Tensor& input : problem.views()) {
+    near_inputs.push_back(near.emplace_back(contiguous(input)));
+    far_inputs.push_back(far.emplace_back(near.back(), top).view);
+    const auto bytes = static_cast<size_t>(bits(input.dtype) / 8);
+    for (int64_t i = 0; i < input.num_elements(); ++i)
+      std::memcpy(far_inputs.back().as<char>() + element_offset(far_inputs.back(), i) * static_cast<int64_t>(bytes),
+                  near.back().as<char>() + i * static_cast<int64_t>(bytes), bytes);
+  }
+  if (!supports(problem, kernel).ok) return std::nullopt;
+  const std::vector<Array> expected = execute(problem.operation->name, near_inputs, problem.params, {.plan = options});
+  for (const Array& output : expected) far_outputs.push_back(far.emplace_back(output, top).view);
+  if (std::none_of(far.begin(), far.end(), [](const FarTensor& t) { return t.is_far; })) return std::nullopt;
+  run_with_workspace(Plan::make(problem.operation->name, far_inputs, problem.params, options), far_inputs, far_outputs);
+  for (size_t o = 0; o < expected.size(); ++o) {
+    if (!expected[o].present()) continue;
+    const std::string wrong = compare_bits(contiguous(far_outputs[o]), expected[o]);
+    if (!wrong.empty())
+      return fmt::format("{} {}, {} of {}, far at element {}: {}", problem.operation->name, kernel->name,
+                         problem.operation->outputs[o].name, problem.label, top, wrong);
+  }
+  return "";
 }
 
 }  // namespace
 
 RowResult indexing_past_32_bits(const RowRequest& request) {
   Tally tally;
-  int64_t round = 0;
-  do {
-    for (int64_t top : {(int64_t{1} << 31) - 4096 + 4 * round, (int64_t{1} << 31) + 4096 + 4 * round,
-                        (int64_t{1} << 33) + 4 * round}) {
-      for (const char* kernel : {"cpu", "reference"}) {
-        tally.add(far_attention(top, kernel));
-        tally.add(far_pooling(top, kernel));
-      }
+  std::map<std::string, int64_t> runs;
+  for (uint64_t seed = request.seed; tally.result().n < request.n; ++seed)
+    for (const TestOperation* tests : test_operations()) {
+      const Problem problem = tests->random({.seed = seed, .size = Size::tiny});
+      for (const Kernel& kernel : kernels_of(*tests->declaration))
+        for (int64_t top : {(int64_t{1} << 31) - 4096, (int64_t{1} << 31) + 4096, (int64_t{1} << 33)})
+          if (const std::optional<std::string> wrong = far_call(problem, kernel, top)) {
+            tally.add(*wrong);
+            ++runs[std::string(tests->name())];
+          }
     }
-  } while (tally.result().n < request.n && ++round < 100);
-  return tally.result();
+  for (const TestOperation* tests : test_operations())
+    if (runs[std::string(tests->name())] == 0) tally.add(fmt::format("{}: no call of it was far", tests->name()));
+  RowResult result = tally.result();
+  for (const auto& [operation, count] : runs) result.figures[operation] = static_cast<double>(count);
+  return result;
 }
 
 /// Every allocation of a public entry point fails once, k = 1, 2, … until the call succeeds: a typed error each time,

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/problem.h"
 #include "ejkernel/testing/process.h"
 #include "ejkernel/testing/rebuild.h"
 #include "tools/table/rows.h"
@@ -137,10 +138,11 @@ RowResult supply_chain(const RowRequest&) {
     libraries.push_back(read_all(build / "lib/libejkernel.so"));
   }
   tally.add(libraries[0].empty() || libraries[0] != libraries[1] ? "two builds of the same sources differ" : "");
+  tally.note("XXH3-128 of libejkernel.so: " + to_string(digest_of(libraries[0])));
   // In a network namespace without any interface a run must work as ever: it needs no packet.
   const ProcessResult offline =
       run_process({"unshare", "--net", "--map-root-user", (root / "build/release/bin/ejk").string(), "run",
-                   "mean_pooling", "--batch", "2", "--seq_len", "16", "--dim", "8"});
+                   "mean_pooling", "--batch", "2", "--num_tokens", "16", "--dim", "8"});
   tally.add(offline.exit_code == 0 ? "" : "a run without network failed: " + offline.err.substr(0, 300));
   // What the library is made of: every package and pin is named in one file.
   const std::string pins = read_all(root / "cmake/dependencies.cmake");
