@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -418,6 +419,79 @@ TEST(EjkTool, check_prints_the_reliability_table) {
   EXPECT_THAT(text.out, HasSubstr("T-02 | Forward accuracy"));
 }
 
+TEST(EjkTool, check_without_time_still_checks) {
+  const Json json = json_of(ejk({"check", "--seconds", "0", "--size", "tiny", "--json"}));
+  EXPECT_GE(json["kernels"].size(), 2 * KernelRegistry::instance().names().size()) << "every operation's every kernel";
+}
+
+TEST(EjkTool, check_lists_the_named_problems) {
+  const Json json = json_of(ejk({"check", "flash_attention", "--cases", "--json"}));
+  EXPECT_GT(json.size(), 10u);
+  EXPECT_TRUE(std::any_of(json.begin(), json.end(), [](const Json& row) { return row["case"] == "odd_lengths"; }));
+  EXPECT_THAT(ejk({"check", "--cases"}).out, HasSubstr("mean_pooling"));
+  EXPECT_THAT(ejk({"run", "mean_pooling", "--case", "zzzzzzzzzzzzzzzzz"}).err,
+              HasSubstr("ejk check mean_pooling --cases lists them"));
+}
+
+TEST(EjkTool, check_refuses_options_that_would_have_no_effect) {
+  const std::vector<std::vector<std::string>> contradictions = {
+      {"--table", "flash_attention"},
+      {"--table", "--seed", "3"},
+      {"--table", "--cases"},
+      {"--cases", "--kernel", "cpu"},
+      {"--case", "odd_lengths", "--exact"},
+      {"--case", "odd_lengths", "--dtype", "bf16"},
+      {"--exact", "--seed", "1", "--dtype", "bf16"},
+      {"--exact", "--seed", "1", "--size", "tiny"},
+      {"--relation", "causal_is_an_explicit_mask", "--seed", "1", "--hostile"}};
+  for (std::vector<std::string> line : contradictions) {
+    line.insert(line.begin(), "check");
+    if (line[1] != "--table" && line[1] != "--cases") line.insert(line.begin() + 1, "flash_attention");
+    const ProcessResult result = ejk(line);
+    EXPECT_EQ(result.exit_code, 2) << ::testing::PrintToString(line);
+    EXPECT_THAT(result.err, HasSubstr("; leave one of them out\n")) << ::testing::PrintToString(line);
+  }
+  // A named problem may be run with the configs and layouts of another seed: that is how a table row replays it.
+  EXPECT_EQ(ejk({"check", "flash_attention", "--case", "odd_lengths", "--seed", "3"}).exit_code, 0);
+}
+
+/// States stand in ejkernel/testing/table_test.cpp; here, what a script sees of them.
+TEST(EjkTool, check_fails_on_a_failed_or_short_row_of_the_table) {
+  namespace fs = std::filesystem;
+  const fs::path tree = fs::path(::testing::TempDir()) / "ejk_tool_test_table";
+  const fs::path records = tree / "benchmarks/results/reliability";
+  fs::remove_all(tree);
+  fs::create_directories(records);
+  const auto table = [&](std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {EJK_BINARY_DIR "/bin/ejk", "check", "--table"});
+    return run_process(more, {"GIT_CEILING_DIRECTORIES=" + tree.parent_path().string()}, tree);
+  };
+  const auto record = [&](int64_t n, int64_t failures) {
+    std::ofstream(records / "T-02.json") << Json{{"id", "T-02"},         {"n", n},         {"target", 10000},
+                                                 {"failures", failures}, {"seed", 1},      {"commit", "0123456789ab"},
+                                                 {"machine", "m"},       {"command", "c"}, {"minutes", 1}};
+  };
+  const auto state = [&] { return json_of(table({"--json"}))[0]["state"]; };
+
+  EXPECT_EQ(table().exit_code, 0) << "nothing has failed where nothing was measured";
+  EXPECT_EQ(state(), "missing");
+  record(10000, 0);
+  EXPECT_EQ(table().exit_code, 0);
+  EXPECT_EQ(state(), "stale") << "without git nobody knows";
+  record(10000, 1);
+  EXPECT_EQ(table().exit_code, 1);
+  EXPECT_THAT(table().out, HasSubstr("FAILED"));
+  record(9999, 0);
+  EXPECT_EQ(table().exit_code, 1);
+  EXPECT_THAT(table().out, HasSubstr("1 failed or short of their target, 19 stale or missing"));
+  EXPECT_EQ(Json::parse(table({"--json"}).out)[0]["state"], "short");
+
+  const ProcessResult elsewhere = run_process({EJK_BINARY_DIR "/bin/ejk", "check", "--table"}, {}, "/");
+  EXPECT_EQ(elsewhere.exit_code, 2);
+  EXPECT_THAT(elsewhere.err, HasSubstr("the working folder must be inside a source tree"));
+  fs::remove_all(tree);
+}
+
 TEST(EjkTool, doctor_examines_the_machine) {
   const Json json = json_of(ejk({"doctor", "--json", "--seconds", "0.2"}));
   EXPECT_NE(json["verdict"], "fail");
@@ -460,6 +534,10 @@ TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
        "ejk: flash_attention: causal_align must be bottom_right or top_left, got left; see the operation's page for "
        "its "
        "parameters\n"},
+      {{"--sliding_window", "1,2,3"},
+       "ejk: flash_attention: sliding_window must be one integer or two, got (1, 2, 3); see the operation's page for "
+       "its "
+       "parameters\n"},
       {{"--config", "block_q"},
        "ejk: --config must be FIELD=VALUE with an integer value, got 'block_q'; for example block_q=64\n"},
       {{"--policy", "hope"}, "ejk: --policy must be autotune, heuristics or cached, got 'hope'; see --help\n"},
@@ -477,6 +555,35 @@ TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
     EXPECT_EQ(result.err, message);
     EXPECT_THAT(result.out, IsEmpty());
   }
+}
+
+TEST(EjkTool, numbers_are_checked_before_anything_runs) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"check", "--seconds", "-1"}, "--seconds must be a number of seconds, got '-1'"},
+      {{"check", "--seconds", "nan"}, "--seconds must be a number of seconds, got 'nan'"},
+      {{"bench", "--seconds", "inf"}, "--seconds must be a number of seconds, got 'inf'"},
+      {{"doctor", "--seconds", "x"}, "--seconds must be a number of seconds, got 'x'"},
+      {{"check", "--from", "-5"}, "--from must be a whole number of at least 0, got '-5'"},
+      {{"run", "mean_pooling", "--seed", "1.5"}, "--seed must be a whole number of at least 0, got '1.5'"},
+      {{"bench", "mean_pooling", "--threads", "-2"}, "--threads must be from 1 to 4096, got -2"},
+      {{"bench", "mean_pooling", "--threads", "5000"}, "--threads must be from 1 to 4096, got 5000"},
+      {{"bench", "mean_pooling", "--case", "nope"}, "--case must name one of its problems, got 'nope'"},
+      {{"bench", "flash_attention", "--q_len", "16", "--baseline-config", "block_q=3"},
+       "config field block_q of kernel cpu must be one of 16, 32, 64, 128, got 3"},
+      {{"explain", "flash_attention", "--config", "block_q=99999999999999999999"},
+       "--config must be FIELD=VALUE with an integer value, got 'block_q=99999999999999999999'"}};
+  for (const auto& [line, message] : wrong) {
+    const ProcessResult result = ejk(line);
+    EXPECT_EQ(result.exit_code, 2) << message;
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_THAT(result.out, IsEmpty()) << message;
+  }
+}
+
+TEST(EjkTool, a_second_operation_is_refused) {
+  const ProcessResult result = ejk({"explain", "flash_attention", "mean_pooling"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("word 'mean_pooling' is not known"));
 }
 
 TEST(EjkTool, what_a_shell_would_run_is_only_text) {

@@ -43,6 +43,7 @@ std::vector<BenchEntry> entries_of(const BenchFlags& flags) {
   }
   for (const std::string& case_name : flags.cases) {
     require_operation("bench", flags.call);
+    require_case(flags.call.operation, case_name);
     add(flags.call.operation, case_name, case_name);
   }
   if (!entries.empty()) return entries;
@@ -192,11 +193,7 @@ void correct_peaks(Peaks& peaks, bool lines_are_printed) {
 }
 
 int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entries) {
-  for (const BenchEntry& entry : entries)  // what is wrong with a call is said before anything takes time
-    if (entry.call.case_name.empty()) {
-      const ToolCall call = make_specs(entry.call);
-      Plan::make(call.operation, call.inputs, call.params, plan_options(entry.call));
-    }
+  for (const BenchEntry& entry : entries) require_plan(entry.call);
   Progress progress;
   progress.show("measuring the machine's peaks …");
   Peaks peaks = measure_peaks();
@@ -217,8 +214,8 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
 }
 
 int bench(const BenchFlags& flags) {
-  if (flags.threads < 0)
-    throw_invalid("ejk", "--threads", "be at least 1", std::to_string(flags.threads), "leave it out for all");
+  if (flags.threads < 0 || flags.threads > 4096)
+    throw_invalid("ejk", "--threads", "be from 1 to 4096", std::to_string(flags.threads), "leave it out for all");
   if (flags.threads > 0) {
     setenv("EJKERNEL_NUM_THREADS", std::to_string(flags.threads).c_str(), 1);
     environment::reload();
@@ -257,6 +254,12 @@ std::vector<std::string> arguments_of(const CallFlags& call) {
   return all;
 }
 
+void require_plan(const CallFlags& call) {
+  if (!call.case_name.empty()) return;  // its data would have to be made
+  const ToolCall specs = make_specs(call);
+  Plan::make(specs.operation, specs.inputs, specs.params, plan_options(call));
+}
+
 double parse_percent(std::string_view flag, const std::string& text) {
   double percent = 0;
   const char* end = text.data() + text.size();
@@ -273,7 +276,7 @@ double cold_bytes(bool warm) {
 Action declare_bench(Options& options) {
   const auto flags = std::make_shared<BenchFlags>();
   options.flag("json", flags->json, "print JSON")
-      .value("seconds", flags->seconds, "S", "at most, per case (default: 1)")
+      .seconds(flags->seconds, "at most, per case (default: 1)")
       .value("threads", flags->threads, "N", "threads of CPU kernels (default: EJKERNEL_NUM_THREADS, else all)")
       .flag("warm", flags->warm, "keep the data in the caches (default: cold)")
       .flag("overhead", flags->overhead, "time the host's part of a call instead")

@@ -48,6 +48,9 @@ int bench_against_baseline(const BenchFlags& flags, std::vector<BenchEntry> entr
 /// --save: the results, and beside them the program and the library that made them.
 void save_baseline(const std::string& file, nlohmann::ordered_json results);
 
+/// What is wrong with a call that its dimensions describe is said before anything takes time.
+void require_plan(const CallFlags& call);
+
 /// "5%" or "5" -> 0.05
 double parse_percent(std::string_view flag, const std::string& text);
 /// Beyond this many bytes nothing of an earlier run is in a cache.

@@ -194,6 +194,11 @@ int bench_against_baseline(const BenchFlags& flags, std::vector<BenchEntry> entr
     require_same_machine(baseline);
     entries = chosen_entries(flags, entries, baseline);
   }
+  for (const BenchEntry& entry : entries) {
+    require_plan(entry.call);
+    // Another program may have other kernels and configs; it will say so itself.
+    if (flags.baseline_program.empty() && flags.baseline.empty()) require_plan(baseline_call(flags, entry.call));
+  }
   const BaselineProgram program = program_of(flags, baseline);
   size_t width = 4;
   for (const BenchEntry& entry : entries) width = std::max(width, entry.name.size());

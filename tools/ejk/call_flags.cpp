@@ -144,9 +144,9 @@ PlanOptions plan_options(const CallFlags& flags) {
   for (const std::string& text : flags.config) {
     const size_t equals = text.find('=');
     int64_t value = 0;
-    const char* end = text.data() + text.size();
-    if (equals == std::string::npos || std::from_chars(text.data() + equals + 1, end, value).ptr != end ||
-        equals + 1 == text.size())
+    const char *end = text.data() + text.size(), *begin = equals == std::string::npos ? end : text.data() + equals + 1;
+    const auto [stopped, error] = std::from_chars(begin, end, value);
+    if (error != std::errc() || stopped != end)
       throw_invalid("ejk", "--config", "be FIELD=VALUE with an integer value", fmt::format("'{}'", text),
                     "for example block_q=64");
     if (!options.config) options.config.emplace();

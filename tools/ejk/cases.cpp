@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "ejkernel/core/validate.h"
@@ -26,19 +27,25 @@ std::vector<NamedCase> cases_of(std::string_view operation) {
   return cases;
 }
 
-ToolCall make_case(std::string_view operation, const std::string& name) {
+void require_case(std::string_view operation, const std::string& name) {
   std::vector<std::string> names;
-  if (const testing::TestOperation* known = find(operation))
-    for (const testing::Case& c : known->cases) {
-      names.push_back(c.name);
-      if (c.name != name) continue;
-      const auto problem = std::make_shared<testing::Problem>(c.make());
-      return {std::string(operation), problem->views(), problem->params, {problem}};
-    }
+  for (NamedCase& known : cases_of(operation)) {
+    if (known.name == name) return;
+    names.push_back(std::move(known.name));
+  }
   const std::string near = nearest(name, names);
   throw_invalid(
       operation, "--case", "name one of its problems", fmt::format("'{}'", name),
       near.empty() ? fmt::format("ejk check {} --cases lists them", operation) : fmt::format("did you mean {}?", near));
+}
+
+ToolCall make_case(std::string_view operation, const std::string& name) {
+  require_case(operation, name);
+  const auto& cases = find(operation)->cases;
+  const auto found =
+      std::find_if(cases.begin(), cases.end(), [&](const testing::Case& known) { return known.name == name; });
+  const auto problem = std::make_shared<testing::Problem>(found->make());
+  return {std::string(operation), problem->views(), problem->params, {problem}};
 }
 
 }  // namespace ejk::tool

@@ -17,6 +17,7 @@ struct NamedCase {
 /// Empty for an operation that the harness does not know.
 std::vector<NamedCase> cases_of(std::string_view operation);
 /// InvalidArgument suggests the nearest name.
+void require_case(std::string_view operation, const std::string& name);
 ToolCall make_case(std::string_view operation, const std::string& name);
 
 }  // namespace ejk::tool

@@ -29,10 +29,10 @@ constexpr size_t kMaxFailures = 10;  // more would say the same
 
 struct Flags {
   std::string operation, kernel, case_name, seed, dtype, size;
-  int64_t from = 1;
+  uint64_t from = 1;
   double seconds = 10;
   std::string relation;
-  bool exact = false, hostile = false, differentiable = false, json = false, table = false;
+  bool exact = false, hostile = false, differentiable = false, json = false, table = false, cases = false;
 };
 
 /// What one kernel of one operation has been through.
@@ -112,7 +112,7 @@ class Checker {
     const TestOperation& tests = only_operation();
     if (!flags_.relation.empty()) return check_relation(tests);
     if (flags_.exact) return check_exact(tests);
-    if (!flags_.seed.empty()) {
+    if (flags_.case_name.empty()) {
       const testing::RandomRequest r = request(seed_given());
       check(tests, tests.random(r), /*slow_ones_too=*/true);
       if (flags_.differentiable) check_differences(tests, r);
@@ -121,23 +121,28 @@ class Checker {
     std::vector<std::string> names;
     for (const testing::Case& c : tests.cases) {
       names.push_back(c.name);
-      if (c.name == flags_.case_name) return check(tests, c.make(), /*slow_ones_too=*/!flags_.kernel.empty());
+      if (c.name != flags_.case_name) continue;
+      Problem problem = c.make();
+      if (!flags_.seed.empty()) problem.seed = seed_given();  // the config and layouts it runs with
+      return check(tests, problem, /*slow_ones_too=*/!flags_.kernel.empty());
     }
     const std::string near = nearest(flags_.case_name, names);
     throw_invalid(tests.name(), "--case", "name one of its problems", fmt::format("'{}'", flags_.case_name),
-                  near.empty() ? "see ejk list" : fmt::format("did you mean {}?", near));
+                  near.empty() ? fmt::format("ejk check {} --cases lists them", tests.name())
+                               : fmt::format("did you mean {}?", near));
   }
 
-  /// Turns: every operation gets a random problem and an edge case before any gets the next.
+  /// Turns: every operation gets a random problem and an edge case before any gets the next, and all get the first:
+  /// nothing passes by not running.
   void random_problems() {
     std::vector<std::vector<const testing::Case*>> edges(operations_.size());
     for (size_t i = 0; i < operations_.size(); ++i)
       for (const testing::Case& c : operations_[i]->cases)
         if ((c.tags & testing::kEdge) != 0) edges[i].push_back(&c);
-    for (size_t n = 0; !is_over(); ++n)
-      for (size_t i = 0; i < operations_.size() && !is_over(); ++i) {
+    for (size_t n = 0; n == 0 || !is_over(); ++n)
+      for (size_t i = 0; i < operations_.size() && (n == 0 || !is_over()); ++i) {
         if (n < edges[i].size()) check(*operations_[i], edges[i][n]->make());
-        check(*operations_[i], operations_[i]->random(request(static_cast<uint64_t>(flags_.from) + n)));
+        check(*operations_[i], operations_[i]->random(request(flags_.from + n)));
       }
   }
 
@@ -292,18 +297,61 @@ class Checker {
   Progress progress_;
 };
 
+/// An option that another one leaves without effect is a mistake, not a detail.
+void refuse_contradictions(const Flags& flags) {
+  const auto refuse = [](std::string_view option, std::string_view expected, std::string_view got) {
+    throw_invalid("ejk", option, expected, got, "leave one of them out");
+  };
+  const bool one_problem = !flags.case_name.empty() || flags.exact || !flags.relation.empty();
+  const bool random_only = !flags.dtype.empty() || flags.hostile || flags.differentiable;
+  const bool anything =
+      one_problem || random_only || !flags.seed.empty() || !flags.kernel.empty() || !flags.size.empty();
+  if (flags.table && (anything || flags.cases || !flags.operation.empty()))
+    refuse("--table", "stand alone or with --json", "other options");
+  if (flags.cases && anything) refuse("--cases", "stand alone or with an operation", "other options");
+  if (static_cast<int>(!flags.case_name.empty()) + flags.exact + !flags.relation.empty() > 1)
+    refuse("--case, --exact and --relation", "not be given together", "more than one of them");
+  if (one_problem && random_only)
+    refuse("--dtype, --hostile and --differentiable", "be for random problems",
+           "--case, --exact or --relation as well");
+  if ((flags.exact || !flags.case_name.empty()) && !flags.size.empty())
+    refuse("--size", "be for random problems and relations", "--case or --exact as well");
+}
+
+/// Named problems, for --case; those that random checks take their edge cases from, and the models' shapes, by tag.
+int print_cases(const Flags& flags) {
+  Json json = Json::array();
+  if (!flags.operation.empty()) testing::find_test_operation(flags.operation);  // known, or says which are
+  for (const TestOperation* tests : testing::test_operations()) {
+    if (!flags.operation.empty() && tests->name() != flags.operation) continue;
+    for (const testing::Case& c : tests->cases) {
+      const char* kind = (c.tags & testing::kPrimary) != 0 ? "primary" : (c.tags & testing::kEdge) != 0 ? "edge" : "";
+      json.push_back({{"operation", tests->name()}, {"case", c.name}, {"kind", kind}});
+    }
+  }
+  if (flags.json) {
+    fmt::print("{}\n", json.dump(2));
+    return kOk;
+  }
+  Table table("lll");
+  for (const Json& row : json) table.add({row["operation"], row["case"], row["kind"]});
+  fmt::print("{}", table.text());
+  return kOk;
+}
+
 }  // namespace
 
 Action declare_check(Options& options) {
   const auto flags = std::make_shared<Flags>();
   options.positional("OP", flags->operation, "the operation (default: all)")
-      .value("seconds", flags->seconds, "S", "stop then (default: 10)")
+      .seconds(flags->seconds, "stop then (default: 10)")
       .value("kernel", flags->kernel, "NAME", "only this kernel")
       .value("from", flags->from, "N", "the first seed (default: 1)")
       .flag("json", flags->json, "print JSON")
-      .flag("table", flags->table, "check nothing; print the reliability table of this source tree");
+      .flag("table", flags->table, "check nothing; print the reliability table of this source tree")
+      .flag("cases", flags->cases, "check nothing; list the named problems");
   options.group("One problem")
-      .value("case", flags->case_name, "NAME", "this named problem")
+      .value("case", flags->case_name, "NAME", "this named problem (with --seed: its configs and layouts)")
       .value("seed", flags->seed, "N", "the random problem of this seed")
       .flag("exact", flags->exact, "with --seed: the problem whose answer is exact, bit for bit")
       .value("relation", flags->relation, "NAME", "with --seed: what must hold between calls of one kernel");
@@ -313,7 +361,11 @@ Action declare_check(Options& options) {
       .flag("hostile", flags->hostile, "with index contents that no caller should pass")
       .flag("differentiable", flags->differentiable,
             "only what has a gradient; with --seed, finite differences as well");
-  return [flags] { return flags->table ? print_reliability_table(flags->json) : Checker(*flags).run(); };
+  return [flags] {
+    refuse_contradictions(*flags);
+    if (flags->table) return print_reliability_table(flags->json);
+    return flags->cases ? print_cases(*flags) : Checker(*flags).run();
+  };
 }
 
 }  // namespace ejk::tool

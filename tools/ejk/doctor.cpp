@@ -249,7 +249,7 @@ Action declare_doctor(Options& options) {
   const auto flags = std::make_shared<Flags>();
   options.flag("json", flags->json, "print JSON")
       .flag("env", flags->environment, "list the environment variables as well")
-      .value("seconds", flags->seconds, "S", "of self-test (default: 2)");
+      .seconds(flags->seconds, "of self-test (default: 2)");
   return [flags]() -> int {
     const std::vector<Line> lines = examine_all(*flags);
     flags->json ? print_json(lines) : print_text(*flags, lines);

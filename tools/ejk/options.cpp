@@ -5,9 +5,12 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
 #include "ejkernel/core/version.h"
 
 namespace ejk::tool {
@@ -32,10 +35,10 @@ const CLI::App* innermost(const CLI::App* app) {
   return app;
 }
 
-/// What could stand where `word` does: options of the command and of those around it, or commands.
+/// What could stand where `word` does: commands, or options of the command and of those around it that it passes on.
 std::vector<std::string> candidates(const CLI::App* app, bool option) {
   std::vector<std::string> known;
-  for (; app != nullptr; app = app->get_parent()) {
+  for (; app != nullptr; app = app->get_fallthrough() ? app->get_parent() : nullptr) {
     for (const CLI::Option* o : app->get_options())
       if (option)
         for (const std::string& name : o->get_lnames()) known.push_back(dashed(name));
@@ -77,6 +80,18 @@ int guarded(const std::function<int()>& action) {
     complain(error.what());
     return kFailed;
   }
+}
+
+[[noreturn]] void refuse_number(std::string_view option, std::string_view text, std::string_view expected) {
+  throw_invalid("ejk", option, expected, fmt::format("'{}'", text), "write it in digits");
+}
+
+template <class T>
+T parse_number(std::string_view option, std::string_view text, std::string_view expected) {
+  T number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) refuse_number(option, text, expected);
+  return number;
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -142,18 +157,26 @@ Options& Options::value(const std::string& name, std::string& to, const std::str
 }
 
 Options& Options::value(const std::string& name, int64_t& to, const std::string& placeholder, const std::string& doc) {
-  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
-  return *this;
+  return value(
+      name,
+      [&to, name](const std::string& text) { to = parse_number<int64_t>(dashed(name), text, "be a whole number"); },
+      placeholder, doc);
 }
 
 Options& Options::value(const std::string& name, uint64_t& to, const std::string& placeholder, const std::string& doc) {
-  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
-  return *this;
+  const auto set = [&to, name](const std::string& text) {
+    to = parse_number<uint64_t>(dashed(name), text, "be a whole number of at least 0");
+  };
+  return value(name, set, placeholder, doc);
 }
 
-Options& Options::value(const std::string& name, double& to, const std::string& placeholder, const std::string& doc) {
-  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
-  return *this;
+Options& Options::seconds(double& to, const std::string& doc) {
+  const auto set = [&to](const std::string& text) {
+    constexpr std::string_view kExpected = "be a number of seconds";
+    to = parse_number<double>("--seconds", text, kExpected);
+    if (!(to >= 0 && std::isfinite(to))) refuse_number("--seconds", text, kExpected);
+  };
+  return value("seconds", set, "S", doc);
 }
 
 Options& Options::value(const std::string& name, std::function<void(const std::string&)> set,
@@ -199,6 +222,7 @@ int run_command_line(std::span<const Verb> verbs, int argc, const char* const* a
   Action action;
   for (const Verb& verb : verbs) {
     CLI::App* sub = root.add_subcommand(std::string(verb.name), std::string(verb.summary));
+    sub->require_subcommand(0, 1);  // a second operation would silently take the first one's place
     sub->footer(fmt::format("Examples:\n{}\n{}", verb.examples, kExitCodes));
     if (argc < 2 || verb.name != argv[1]) continue;  // only the verb in use looks at the operations
     Options options(std::make_shared<Options::Command>(Options::Command{sub}));
