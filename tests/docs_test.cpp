@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
+#include <regex>
 #include <set>
+#include <sstream>
 
 #include "ejkernel/runtime/registry.h"
 #include "tests/support.h"
@@ -10,7 +14,25 @@
 namespace ejk::testing {
 namespace {
 
+namespace fs = std::filesystem;
+
 const std::string kEjk = kBinaryFolder / "bin/ejk";
+
+/// What a person reads: the pages at the top and those below docs/.
+std::vector<fs::path> pages() {
+  std::vector<fs::path> found;
+  for (const fs::path& folder : {kSourceFolder, kSourceFolder / "docs", kSourceFolder / "docs/operations"})
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+      if (entry.path().extension() == ".md") found.push_back(entry.path());
+  return found;
+}
+
+/// The first group of every match.
+std::vector<std::string> all_matches(const std::string& text, const std::regex& pattern) {
+  std::vector<std::string> found;
+  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) found.push_back((*it)[1]);
+  return found;
+}
 
 TEST(Docs, generated_pages_are_up_to_date) {
   const ProcessResult result = run_process({kEjk, "docs", "--check", kSourceFolder / "docs"});
@@ -73,6 +95,85 @@ TEST(Docs, c_examples_compile) {
     const ProcessResult result = check_syntax(compiler, flags, program, "examples.c");
     EXPECT_EQ(result.exit_code, 0) << compiler << "\n" << result.err;
   }
+}
+
+TEST(Docs, the_readmes_program_compiles_without_a_warning_and_runs) {
+  const std::string readme = read_text(kSourceFolder / "README.md");
+  const size_t begin = readme.find("```cpp\n") + 7;
+  const std::string program = readme.substr(begin, readme.find("```\n", begin) - begin);
+  ASSERT_THAT(program, ::testing::HasSubstr("int main()"));
+  const ScratchFolder scratch("readme");
+  write_text(scratch.path / "main.cpp", program);
+  const std::string libraries = kBinaryFolder / "lib";
+  for (const std::string& compiler : cxx_compilers()) {
+    const ProcessResult built =
+        run_process({compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I" + kSourceFolder.string(),
+                     scratch.path / "main.cpp", "-o", scratch.path / "main", "-L" + libraries, "-lejkernel",
+                     "-Wl,-rpath," + libraries});
+    ASSERT_EQ(built.exit_code, 0) << compiler << "\n" << built.err;
+    const ProcessResult run = run_process({scratch.path / "main"});
+    EXPECT_EQ(run.exit_code, 0) << compiler;
+    EXPECT_EQ(run.out + run.err, "") << "the library says nothing of its own accord";
+  }
+}
+
+TEST(Docs, every_rule_names_tests_and_every_named_test_exists) {
+  std::set<std::string> tests;
+  const std::regex definition(R"(\nTEST(?:_[FP])?\((\w+,\s*\w+)\))"), comma(R"(,\s*)");
+  for (const char* folder : {"ejkernel", "tests"})
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kSourceFolder / folder))
+      if (entry.path().string().ends_with("_test.cpp"))
+        for (const std::string& test : all_matches(read_text(entry.path()), definition))
+          tests.insert(std::regex_replace(test, comma, "."));
+  EXPECT_GT(tests.size(), 300u);
+
+  const std::regex reference(R"(`([A-Z]\w+\.\w+)`)");
+  for (const fs::path& page : pages())
+    for (const std::string& name : all_matches(read_text(page), reference))
+      EXPECT_TRUE(tests.contains(name) || name == "Suite.name") << page << " names " << name;
+
+  // A rule is a numbered or dashed paragraph of the page.
+  std::istringstream lines(read_text(kSourceFolder / "docs/semantics.md"));
+  const std::regex begins(R"((\d+\.|-) .*)");
+  std::string rule;
+  int rules = 0;
+  const auto finish = [&] {
+    if (rule.empty()) return;
+    ++rules;
+    EXPECT_TRUE(std::regex_search(rule, reference)) << "no test is named: " << rule;
+    rule.clear();
+  };
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line.starts_with("#") || std::regex_match(line, begins)) finish();
+    if (!rule.empty() || std::regex_match(line, begins)) rule += line + "\n";
+  }
+  finish();
+  EXPECT_GE(rules, 25);
+}
+
+TEST(Docs, every_error_code_has_its_entry) {
+  const std::string header = read_text(kSourceFolder / "ejkernel/c_api.h"),
+                    page = read_text(kSourceFolder / "docs/errors.md");
+  const std::regex code(R"(\n  EJK_([A-Z_]+ = [1-9])\b)");
+  int entries = 0;
+  for (std::string entry : all_matches(header.substr(0, header.find("typedef struct ejk_params_t")), code)) {
+    std::transform(entry.begin(), entry.end(), entry.begin(), [](unsigned char c) { return std::tolower(c); });
+    const size_t equals = entry.find(" = ");
+    EXPECT_THAT(page, ::testing::HasSubstr("## " + entry.substr(equals + 3) + " · " + entry.substr(0, equals)));
+    ++entries;
+  }
+  EXPECT_EQ(entries, 5);
+}
+
+TEST(Docs, links_lead_somewhere) {
+  const std::regex link(R"(\]\(([^)#:]+)(?:#[^)]*)?\))");
+  int links = 0;
+  for (const fs::path& page : pages())
+    for (const std::string& target : all_matches(read_text(page), link)) {
+      ++links;
+      EXPECT_TRUE(fs::exists(page.parent_path() / target)) << page << " links to " << target;
+    }
+  EXPECT_GT(links, 30);
 }
 
 TEST(Docs, shell_examples_name_verbs_and_operations_that_exist) {
