@@ -373,6 +373,7 @@ void set_param(const Operation& op, ParamsBlock& params, std::string_view name, 
     if (field.set(params.data(), value)) return;
     std::string expected = fmt::format("be of type {}", ejk::name(field.type));
     if (!field.choices.empty()) expected = fmt::format("be {}", fmt::join(field.choices, " or "));
+    if (field.type == ParamType::integers) expected = "be one integer or two";
     throw_invalid(op.name, name, expected, to_string(value), "see the operation's page for its parameters");
   }
   std::string known;

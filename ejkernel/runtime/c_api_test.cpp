@@ -228,7 +228,7 @@ TEST_F(CApi, parameters_are_set_by_type) {
   EXPECT_REFUSED(ejk_params_set_i64(p, "flip", 1), EJK_INVALID_ARGUMENT, "toy: flip must be of type bool");
   EXPECT_REFUSED(ejk_params_set_str(p, "mode", "odd"), EJK_INVALID_ARGUMENT, "mode must be plain or fancy, got odd");
   EXPECT_REFUSED(ejk_params_set_str(p, "scale", nullptr), EJK_INVALID_ARGUMENT, "scale must be of type float");
-  EXPECT_REFUSED(ejk_params_set_i64s(p, "window", sides, 0), EJK_INVALID_ARGUMENT, "window must be of type ints");
+  EXPECT_REFUSED(ejk_params_set_i64s(p, "window", sides, 0), EJK_INVALID_ARGUMENT, "window must be one integer or two");
   EXPECT_REFUSED(ejk_params_set_i64(p, "colour", 1), EJK_INVALID_ARGUMENT, "it has scale, shift, flip");
   EXPECT_EQ(execute(p), EJK_OK) << error();
 }

@@ -114,7 +114,8 @@ class Chooser {
     if (!options_.kernel.empty() && kernel.name != options_.kernel)
       return Support::no(fmt::format("the call asks for kernel {}", options_.kernel));
     if (platform_ && kernel.platform != *platform_)
-      return Support::no(fmt::format("the call asks for platform {}", name(*platform_)));
+      return Support::no(fmt::format("{} asks for platform {}", options_.platform ? "the call" : "EJKERNEL_PLATFORM",
+                                     name(*platform_)));
     if (options_.backend && kernel.backend != Backend::any && kernel.backend != *options_.backend)
       return Support::no(fmt::format("the call asks for backend {}", name(*options_.backend)));
     if (!serves(kernel.backend, request_.device))
