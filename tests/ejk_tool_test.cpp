@@ -534,6 +534,9 @@ TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
        "ejk: flash_attention: causal_align must be bottom_right or top_left, got left; see the operation's page for "
        "its "
        "parameters\n"},
+      {{"--out_dtype", "f33"},
+       "ejk: flash_attention: out_dtype must be the name of a dtype, got f33; see the operation's page for its "
+       "parameters\n"},
       {{"--sliding_window", "1,2,3"},
        "ejk: flash_attention: sliding_window must be one integer or two, got (1, 2, 3); see the operation's page for "
        "its "

@@ -318,6 +318,14 @@ void check_alignment(const Operation& op, const TensorField& field, const Tensor
                   fmt::format("an address that is {} past such a boundary", address % size), "pass an aligned copy");
 }
 
+/// What values a parameter takes, ranges apart.
+std::string expected_of(const ParamField& field) {
+  if (!field.choices.empty()) return fmt::format("be {}", fmt::join(field.choices, " or "));
+  if (field.type == ParamType::text) return "be the name of a dtype";  // all other texts are enumerations
+  if (field.type == ParamType::integers) return "be one integer or two";
+  return fmt::format("be of type {}", name(field.type));
+}
+
 }  // namespace
 
 void throw_invalid(std::string_view operation, std::string_view argument, std::string_view expected,
@@ -371,10 +379,7 @@ void set_param(const Operation& op, ParamsBlock& params, std::string_view name, 
   for (const ParamField& field : op.params) {
     if (field.name != name) continue;
     if (field.set(params.data(), value)) return;
-    std::string expected = fmt::format("be of type {}", ejk::name(field.type));
-    if (!field.choices.empty()) expected = fmt::format("be {}", fmt::join(field.choices, " or "));
-    if (field.type == ParamType::integers) expected = "be one integer or two";
-    throw_invalid(op.name, name, expected, to_string(value), "see the operation's page for its parameters");
+    throw_invalid(op.name, name, expected_of(field), to_string(value), "see the operation's page for its parameters");
   }
   std::string known;
   for (const ParamField& field : op.params) known += fmt::format("{}{}", known.empty() ? "" : ", ", field.name);

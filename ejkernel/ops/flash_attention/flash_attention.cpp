@@ -44,7 +44,7 @@ void check_segments(std::string_view op, const FlashAttention::Inputs& in) {
 void check_scale(std::string_view op, std::string_view name, const Tensor& scale, const Tensor& of) {
   if (!scale.present()) return;
   require(bits(of.dtype) <= 8, op, name, "be left out unless its tensor is 8-bit",
-          std::string(ejk::name(of.dtype)) + " data", "multiply softmax_scale instead");
+          std::string(ejk::name(of.dtype)) + " data", "scale the tensor itself");
   if (scale.rank() != 3) return;
   const int64_t blocks = (of.shape[1] + kScaleBlock - 1) / kScaleBlock;
   require(scale.shape[1] == blocks, op, name, "have one block per 128 tokens, " + std::to_string(blocks),
