@@ -39,7 +39,8 @@ class WrongCall {
     std::vector<Tensor> outputs(arrays.begin(), arrays.end());
     spoil_outputs(outputs);
     if (short_workspace_ && plan.workspace_bytes() > 0)
-      plan.run(inputs_, outputs);
+      plan.run(inputs_, outputs,
+               {.workspace = {static_cast<std::byte*>(nullptr), random_.pick<size_t>({0, plan.workspace_bytes()})}});
     else
       run_with_workspace(plan, inputs_, outputs);
   }
@@ -61,7 +62,7 @@ class WrongCall {
     const int axis = t.rank() == 0 ? 0 : static_cast<int>(random_.below(t.rank()));
     switch (random_.below(12)) {
       case 0:
-        t.dtype = static_cast<DType>(random_.below(kNumDTypes)), may_run_ = false, note("dtype of " + input);
+        t.dtype = static_cast<DType>(random_.below(kNumDTypes + 4)), may_run_ = false, note("dtype of " + input);
         break;
       case 1:
         if (t.rank() > 0) t.shape[axis] = random_.pick<int64_t>({-1, INT64_MIN, INT64_MAX, int64_t{1} << 40, 0, 1, 7});
@@ -71,7 +72,7 @@ class WrongCall {
         t.shape = {}, t.strides = {}, may_run_ = false, note("rank of " + input);
         break;
       case 3:
-        if (t.rank() > 0) t.strides[axis] = random_.pick<int64_t>({2, 3, -1, INT64_MAX, INT64_MIN});
+        if (t.rank() > 0) t.strides[axis] = random_.pick<int64_t>({2, 3, -1, int64_t{1} << 60, INT64_MAX, INT64_MIN});
         may_run_ = false, note("stride of " + input);
         break;
       case 4:
@@ -95,7 +96,7 @@ class WrongCall {
         options_.kernel = random_.pick<std::string>({"cpu ", "nothing", "Reference", "gpu"}), note("kernel");
         break;
       case 10:
-        options_.platform = static_cast<Platform>(random_.below(kNumPlatforms)), note("platform");
+        options_.platform = static_cast<Platform>(random_.below(kNumPlatforms + 2)), note("platform");
         break;
       default:
         spoils_output_ = random_.between(0, 5), short_workspace_ = random_.chance(0.3), note("outputs");
