@@ -28,7 +28,10 @@ enum class DTypeRule : uint8_t { one_of, same_as, result_of, stats_of };
 
 /// A set of dtypes, one bit each.
 using DTypeSet = uint32_t;
-constexpr DTypeSet set_of(DType dtype) { return DTypeSet{1} << static_cast<int>(dtype); }
+/// Nothing for a value that is no DType.
+constexpr DTypeSet set_of(DType dtype) {
+  return static_cast<int>(dtype) < kNumDTypes ? DTypeSet{1} << static_cast<int>(dtype) : 0;
+}
 
 struct DTypeClass {
   std::string_view name;

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "ejkernel/core/enum_name.h"
+
 namespace ejk {
 namespace {
 
@@ -12,9 +14,9 @@ constexpr std::array<std::string_view, 4> kBackends = {"any", "cpu", "gpu", "tpu
 
 }  // namespace
 
-std::string_view name(DeviceKind kind) { return kDeviceKinds[static_cast<size_t>(kind)]; }
-std::string_view name(Platform platform) { return kPlatforms[static_cast<size_t>(platform)]; }
-std::string_view name(Backend backend) { return kBackends[static_cast<size_t>(backend)]; }
+std::string_view name(DeviceKind kind) { return name_in(kDeviceKinds, kind); }
+std::string_view name(Platform platform) { return name_in(kPlatforms, platform); }
+std::string_view name(Backend backend) { return name_in(kBackends, backend); }
 
 std::string to_string(const Device& device) {
   // There is one host: its ordinal says nothing.

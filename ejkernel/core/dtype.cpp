@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ejkernel/core/enum_name.h"
+
 namespace ejk {
 namespace {
 
@@ -85,7 +87,7 @@ void store_i4(void* data, int64_t index, double value) {
 
 }  // namespace
 
-std::string_view name(DType dtype) { return kNames[static_cast<size_t>(dtype)]; }
+std::string_view name(DType dtype) { return name_in(kNames, dtype); }
 
 std::optional<DType> parse_dtype(std::string_view text) {
   const auto* found = std::find(kNames.begin(), kNames.end(), text);

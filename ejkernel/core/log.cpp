@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "ejkernel/core/enum_name.h"
 #include "ejkernel/core/environment.h"
 
 namespace ejk {
@@ -57,7 +58,7 @@ void deliver(Log& log, LogLevel level, const std::string& text) {
 
 }  // namespace
 
-std::string_view name(LogLevel level) { return kNames[static_cast<size_t>(level)]; }
+std::string_view name(LogLevel level) { return name_in(kNames, level); }
 
 void set_log(LogSink sink, void* user, LogLevel most) {
   Log& log = the_log();

@@ -16,6 +16,7 @@
 
 #include "ejkernel/core/contract.h"
 #include "ejkernel/core/dtype.h"
+#include "ejkernel/core/enum_name.h"
 #include "ejkernel/core/export.h"
 
 namespace ejk {
@@ -115,7 +116,7 @@ struct ParamTraits<double> {
 template <NamedEnum E>
 struct ParamTraits<E> {
   static constexpr ParamType kType = ParamType::text;
-  static ParamValue get(E value) { return std::string(enum_names(value)[static_cast<size_t>(value)]); }
+  static ParamValue get(E value) { return std::string(name_in(enum_names(value), value)); }
   static bool set(E& to, const ParamValue& from) {
     const std::string* text = std::get_if<std::string>(&from);
     if (text == nullptr) return false;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -34,6 +35,24 @@ std::string dim_text(const Dim& dim) {
       return std::string(dim.name);
   }
   return {};
+}
+
+/// What values a parameter takes, ranges apart.
+std::string expected_of(const ParamField& field) {
+  if (!field.choices.empty()) return fmt::format("be {}", fmt::join(field.choices, " or "));
+  if (field.type == ParamType::text) return "be the name of a dtype";  // all other texts are enumerations
+  if (field.type == ParamType::integers) return "be one integer or two";
+  return fmt::format("be of type {}", name(field.type));
+}
+
+/// Offsets of elements must be far from overflowing wherever kernels multiply and add them.
+void check_reach(const Operation& op, const TensorField& field, const Tensor& t) {
+  constexpr int64_t kFarthest = int64_t{1} << 56;
+  const auto [lowest, end] = element_range(t);
+  if (lowest < -kFarthest || end > kFarthest)
+    throw_invalid(op.name, field.name, "reach elements inside the address space",
+                  fmt::format("shape {} with strides {}", to_string(t.shape), to_string(t.strides)),
+                  "correct the strides");
 }
 
 /// Walks the inputs of one call in order and binds dimension names as they come.
@@ -77,10 +96,19 @@ class Checker {
         const double number = real != nullptr ? *real : static_cast<double>(*integer);
         if (!std::isfinite(number) || !field.range.contains(number)) range_error(field, value);
       }
+      if (const std::string* text = std::get_if<std::string>(&value)) check_text(field, *text);
       if (const auto* sides = std::get_if<std::vector<int64_t>>(&value))
         for (int64_t side : *sides)
           if (side < -1) invalid(field.name, "have sides >= -1", to_string(value), "use -1 for an unbounded side");
     }
+  }
+
+  /// An enumerator that a cast made of a number has no name.
+  void check_text(const ParamField& field, const std::string& text) const {
+    const bool known = field.choices.empty()
+                           ? parse_dtype(text).has_value()
+                           : std::find(field.choices.begin(), field.choices.end(), text) != field.choices.end();
+    if (!known) invalid(field.name, expected_of(field), "a value that is no enumerator", "pass one by its name");
   }
 
   [[noreturn]] void range_error(const ParamField& field, const ParamValue& value) const {
@@ -93,6 +121,12 @@ class Checker {
 
   /// What holds for any tensor, whatever its contract.
   void check_basics(const TensorField& field, const Tensor& t) const {
+    if (static_cast<int>(t.dtype) >= kNumDTypes)
+      invalid(fmt::format("{} dtype", field.name), "be a DType",
+              fmt::format("the number {}", static_cast<int>(t.dtype)), "pass an enumerator by its name");
+    if (t.device.kind != DeviceKind::cpu && t.device.kind != DeviceKind::cuda)
+      invalid(fmt::format("{} device kind", field.name), "be cpu or cuda",
+              fmt::format("the number {}", static_cast<int>(t.device.kind)), "pass an enumerator by its name");
     if (t.strides.rank() != t.rank())
       invalid(field.name, fmt::format("have {} strides", t.rank()), std::to_string(t.strides.rank()),
               "give one stride per dimension");
@@ -103,6 +137,7 @@ class Checker {
       invalid(field.name, "have a contiguous last axis (stride 1)",
               fmt::format("stride {} (shape {}, strides {})", t.strides[-1], to_string(t.shape), to_string(t.strides)),
               "pass a contiguous copy");
+    check_reach(op_, field, t);
   }
 
   void check_size(const TensorField& field, const Tensor& t) const {
@@ -318,14 +353,6 @@ void check_alignment(const Operation& op, const TensorField& field, const Tensor
                   fmt::format("an address that is {} past such a boundary", address % size), "pass an aligned copy");
 }
 
-/// What values a parameter takes, ranges apart.
-std::string expected_of(const ParamField& field) {
-  if (!field.choices.empty()) return fmt::format("be {}", fmt::join(field.choices, " or "));
-  if (field.type == ParamType::text) return "be the name of a dtype";  // all other texts are enumerations
-  if (field.type == ParamType::integers) return "be one integer or two";
-  return fmt::format("be of type {}", name(field.type));
-}
-
 }  // namespace
 
 void throw_invalid(std::string_view operation, std::string_view argument, std::string_view expected,
@@ -364,9 +391,13 @@ void check_buffers(const Operation& op, std::span<const Tensor> inputs, std::spa
     if (!(t.device == device))
       throw_invalid(op.name, field.name, "be on the call's device " + to_string(device), to_string(t.device),
                     "allocate it there");
+    if (t.strides.rank() != t.rank())
+      throw_invalid(op.name, field.name, fmt::format("have {} strides", t.rank()), std::to_string(t.strides.rank()),
+                    "give one stride per dimension");
     if (t.rank() > 0 && t.shape[-1] > 1 && t.strides[-1] != 1)
       throw_invalid(op.name, field.name, "have a contiguous last axis (stride 1)", to_string(t.strides),
                     "pass another buffer");
+    check_reach(op, field, t);
     if (overlaps_itself(t))
       throw_invalid(op.name, field.name, "have strides that do not overlap",
                     fmt::format("shape {} with strides {}", to_string(t.shape), to_string(t.strides)),

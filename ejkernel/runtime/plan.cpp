@@ -60,6 +60,9 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
   if (options.workspace.size() < s.workspace_bytes)
     throw_invalid(operation().name, "the workspace", fmt::format("have at least {} bytes", s.workspace_bytes),
                   fmt::format("{}", options.workspace.size()), "allocate plan.workspace_bytes()");
+  if (s.workspace_bytes > 0 && options.workspace.data() == nullptr)
+    throw_invalid(operation().name, "the workspace", fmt::format("point at {} bytes", s.workspace_bytes),
+                  "a null pointer", "allocate plan.workspace_bytes()");
   if (s.workspace_bytes > 0 && reinterpret_cast<uintptr_t>(options.workspace.data()) % 64 != 0)
     throw_invalid(operation().name, "the workspace", "be aligned to 64 bytes", "another address",
                   "allocate it with an aligned allocator");

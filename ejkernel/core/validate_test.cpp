@@ -1,0 +1,100 @@
+// Calls that C++ lets through and the library must not: values that a cast made, strides to nowhere, null memory.
+#include "ejkernel/core/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "ejkernel/ejkernel.h"
+
+namespace ejk {
+namespace {
+
+using ::testing::HasSubstr;
+
+class WrongCalls : public ::testing::Test {
+ protected:
+  FlashAttention::Inputs inputs() const { return {.query = q, .key = k, .value = v}; }
+
+  const Array q = Array::zeros(DType::f32, {1, 4, 2, 8}), k = Array::zeros(DType::f32, {1, 6, 2, 8}),
+              v = Array::zeros(DType::f32, {1, 6, 2, 8});
+};
+
+void expect_refused(const std::function<void()>& call, const std::string& text) {
+  try {
+    call();
+    ADD_FAILURE() << "accepted; expected: " << text;
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr(text));
+  }
+}
+
+TEST_F(WrongCalls, with_numbers_cast_to_enumerators) {
+  expect_refused([&] { flash_attention(inputs(), {.causal_align = static_cast<CausalAlign>(77)}); },
+                 "causal_align must be bottom_right or top_left, got a value that is no enumerator");
+  for (const int number : {kNumDTypes, 31, 32, 255}) {
+    expect_refused([&] { flash_attention(inputs(), {.out_dtype = static_cast<DType>(number)}); },
+                   "out_dtype must be the name of a dtype, got a value that is no enumerator");
+    auto in = inputs();
+    in.query.dtype = static_cast<DType>(number);
+    expect_refused([&] { flash_attention(in); },
+                   "query dtype must be a DType, got the number " + std::to_string(number));
+  }
+  auto in = inputs();
+  in.key.device.kind = static_cast<DeviceKind>(9);
+  expect_refused([&] { flash_attention(in); }, "key device kind must be cpu or cuda, got the number 9");
+  EXPECT_THROW(flash_attention(inputs(), {}, {.plan = {.platform = static_cast<Platform>(99)}}), Unsupported);
+  EXPECT_THROW(flash_attention(inputs(), {}, {.plan = {.backend = static_cast<Backend>(99)}}), Unsupported);
+  EXPECT_EQ(name(static_cast<DType>(200)), "?");
+}
+
+TEST_F(WrongCalls, with_strides_that_lead_out_of_the_address_space) {
+  for (const int64_t stride : {INT64_MAX, INT64_MIN, int64_t{1} << 57, -(int64_t{1} << 57)}) {
+    auto in = inputs();
+    in.query.strides[1] = stride;
+    expect_refused([&] { flash_attention(in); }, "query must reach elements inside the address space");
+    const auto planned = plan<FlashAttention>(inputs());
+    const auto results = planned.allocate_outputs();
+    Tensor out = results.out;
+    out.strides[1] = stride;
+    const Array workspace(DType::u8, {static_cast<int64_t>(planned.workspace_bytes())});
+    const RunOptions options{.workspace = {workspace.as<std::byte>(), planned.workspace_bytes()}};
+    expect_refused([&] { planned.run(inputs(), {.out = out}, options); }, "out must");
+  }
+  auto in = inputs();
+  in.query.strides[0] = INT64_MAX;  // of an axis with one element: it is never multiplied by anything but 0
+  EXPECT_NO_THROW(flash_attention(in));
+}
+
+TEST_F(WrongCalls, with_a_workspace_that_is_short_null_or_misaligned) {
+  const auto planned = plan<FlashAttention>(inputs());
+  const auto results = planned.allocate_outputs();
+  const size_t bytes = planned.workspace_bytes();
+  ASSERT_GT(bytes, 0u);
+  const Array memory(DType::u8, {static_cast<int64_t>(bytes) + 64});
+  const auto run = [&](std::byte* workspace, size_t size) {
+    planned.run(inputs(), {.out = results.out}, {.workspace = {workspace, size}});
+  };
+  expect_refused([&] { run(nullptr, bytes); }, "the workspace must point at " + std::to_string(bytes) + " bytes");
+  expect_refused([&] { run(memory.as<std::byte>(), bytes - 1); }, "the workspace must have at least");
+  expect_refused([&] { run(memory.as<std::byte>() + 8, bytes); }, "the workspace must be aligned to 64 bytes");
+  EXPECT_NO_THROW(run(memory.as<std::byte>(), bytes));
+}
+
+TEST_F(WrongCalls, with_outputs_of_another_number_of_strides) {
+  const auto planned = plan<FlashAttention>(inputs());
+  Tensor out = planned.allocate_outputs().out;
+  for (const Shape& strides : {Shape{}, Shape{1}, Shape{64, 16, 8, 1, 1}}) {
+    out.strides = strides;
+    const Array workspace(DType::u8, {static_cast<int64_t>(planned.workspace_bytes())});
+    expect_refused(
+        [&] {
+          planned.run(inputs(), {.out = out}, {.workspace = {workspace.as<std::byte>(), planned.workspace_bytes()}});
+        },
+        "out must have 4 strides, got " + std::to_string(strides.rank()));
+  }
+}
+
+}  // namespace
+}  // namespace ejk
