@@ -9,7 +9,7 @@ set(EJK_PIN_HIGHWAY_TARBALL highway_1.2.0.orig.tar.gz)
 set(EJK_PIN_HIGHWAY_SHA256 7e0be78b8318e8bdbf6fa545d2ecb4c90f947df03f7aadc42c1967f019e63343)
 
 # Debian packages by purpose: building (demo, bench, table, docs), testing, formatting, the aarch64 cross build.
-set(EJK_PACKAGES_BUILD "g++ cmake ninja-build libfmt-dev libxxhash-dev nlohmann-json3-dev libcli11-dev")
+set(EJK_PACKAGES_BUILD "g++ cmake ninja-build libfmt-dev libxxhash-dev nlohmann-json3-dev libcli11-dev libeigen3-dev")
 set(EJK_PACKAGES_TEST "git pkg-config clang libgtest-dev libgmock-dev")
 set(EJK_PACKAGES_FORMAT "git clang-format-14")
 set(EJK_PACKAGES_CROSS "g++-aarch64-linux-gnu qemu-user googletest")
@@ -56,6 +56,9 @@ ejk_require(hwy 1.2 "libhwy-dev, from Debian 13 on" hwy::hwy)
 ejk_require(fmt 9.1 libfmt-dev fmt::fmt-header-only)
 ejk_require(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_json)
 ejk_require_xxhash()
+if(EJK_BUILD_TOOLS OR EJK_BUILD_TESTS)
+  ejk_require(Eigen3 3.4 libeigen3-dev Eigen3::Eigen)  # of examples/minilm alone
+endif()
 if(EJK_BUILD_TOOLS)
   ejk_require(CLI11 2.1 libcli11-dev CLI11::CLI11)
 endif()
