@@ -124,7 +124,7 @@ int main() {
         "examples/packed_attention\n");
     return code;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "demo: %s\n", error.what());
+    std::fprintf(stderr, "packed_attention: %s\n", error.what());
     return 1;
   }
 }
