@@ -264,6 +264,15 @@ TEST(EjkTool, bench_times_a_problem_against_the_peak_of_the_same_run) {
   EXPECT_EQ(measured["command"], "ejk bench flash_attention --q_len=32");
 }
 
+TEST(EjkTool, bench_measures_the_peaks_alone) {
+  const Json json = json_of(ejk({"bench", "--peaks", "--threads", "1", "--json"}));
+  EXPECT_EQ(json["device"]["threads"], 1);
+  EXPECT_GT(json["peak_flops"], 1e8);
+  EXPECT_GE(json["peak_bf16_flops"], 0);
+  EXPECT_FALSE(json.contains("cases"));
+  EXPECT_THAT(ejk({"bench", "--peaks"}).out, HasSubstr("peaks measured now: "));
+}
+
 TEST(EjkTool, bench_prints_one_line_per_case_and_their_mean) {
   const ProcessResult result =
       ejk({"bench", "mean_pooling", "--num_tokens", "64", "--seconds", "0.01", "--threads", "1"});

@@ -26,12 +26,13 @@ double best_rate(double seconds, Work&& work) {
   return best;
 }
 
-double multiply_add_rate(int threads, double seconds) {
+/// `step(rounds)` computes and returns how much.
+double arithmetic_rate(int threads, double seconds, double (*step)(int64_t)) {
   // Tasks of some 0.1 ms, many per thread, so that one that starts late costs little.
   constexpr int64_t kTasksPerThread = 32, kRounds = 256;
   return best_rate(seconds, [&] {
     std::atomic<double> flops = 0;
-    cpu::parallel_for(threads * kTasksPerThread, [&](int64_t) { flops.fetch_add(cpu::multiply_add(kRounds)); });
+    cpu::parallel_for(threads * kTasksPerThread, [&](int64_t) { flops.fetch_add(step(kRounds)); });
     return flops.load();
   });
 }
@@ -56,8 +57,10 @@ double read_rate(int64_t cache_bytes, double seconds) {
 Peaks measure_peaks(Device device, double seconds) {
   const DeviceProperties& properties = device_properties(device);
   Peaks peaks{.num_threads = cpu::num_threads()};
-  peaks.flops_per_second = multiply_add_rate(peaks.num_threads, seconds / 2);
-  peaks.bytes_per_second = read_rate(properties.cache_bytes, seconds / 2);
+  peaks.flops_per_second = arithmetic_rate(peaks.num_threads, seconds / 3, cpu::multiply_add);
+  if (cpu::bf16_multiply_add(1) > 0)
+    peaks.bf16_flops_per_second = arithmetic_rate(peaks.num_threads, seconds / 3, cpu::bf16_multiply_add);
+  peaks.bytes_per_second = read_rate(properties.cache_bytes, seconds / 3);
   return peaks;
 }
 

@@ -7,16 +7,18 @@
 namespace ejk {
 
 /// Rates of the whole device with the threads that the library uses on it. `flops_per_second` counts float32
-/// multiply-adds as two; `bytes_per_second` is reading memory beyond every cache.
+/// multiply-adds as two; `bf16_flops_per_second` is of products of bfloat16 pairs summed in float32, 0 where no
+/// instruction does that; `bytes_per_second` is reading memory beyond every cache.
 struct Peaks {
   double flops_per_second = 0;
+  double bf16_flops_per_second = 0;
   double bytes_per_second = 0;
   int num_threads = 1;
 };
 
 /// Measures for about `seconds`, on a machine that should be idle. Each rate is the best of many short samples: noise
 /// only ever slows. Unsupported for a device that this process has not.
-EJK_API Peaks measure_peaks(Device device = {}, double seconds = 0.4);
+EJK_API Peaks measure_peaks(Device device = {}, double seconds = 0.6);
 
 /// The least time that work of this size can take: the larger of arithmetic and memory traffic (the roofline).
 EJK_API double roofline_seconds(const Peaks& peaks, double flops, double bytes);

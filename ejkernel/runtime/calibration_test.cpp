@@ -16,6 +16,12 @@ TEST(Calibration, peaks_are_rates_that_a_processor_can_have) {
   EXPECT_EQ(peaks.num_threads, cpu::num_threads());
   EXPECT_GT(peaks.flops_per_second, 1e7);  // sanitizers and emulation take their share
   EXPECT_LT(peaks.flops_per_second, 1e15);
+  if (cpu::bf16_multiply_add(1) > 0) {
+    EXPECT_GT(peaks.bf16_flops_per_second, 1e7);
+    EXPECT_LT(peaks.bf16_flops_per_second, 1e15);
+  } else {
+    EXPECT_EQ(peaks.bf16_flops_per_second, 0);
+  }
   EXPECT_GT(peaks.bytes_per_second, 1e7);
   EXPECT_LT(peaks.bytes_per_second, 1e14);
 }
@@ -34,6 +40,7 @@ TEST(Calibration, operations_are_counted_by_rounds) {
   const double once = cpu::multiply_add(1);
   EXPECT_GT(once, 0);
   EXPECT_EQ(cpu::multiply_add(3), 3 * once);
+  EXPECT_EQ(cpu::bf16_multiply_add(3), 3 * cpu::bf16_multiply_add(1));
 }
 
 TEST(Calibration, every_word_is_read) {

@@ -113,18 +113,33 @@ double geometric_mean(const std::vector<BenchResult>& results, double (*of)(cons
   return results.empty() ? 0 : std::exp(sum / static_cast<double>(results.size()));
 }
 
-Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<BenchResult>& results) {
+Json peaks_json(const Peaks& peaks) {
   const DeviceProperties& device = device_properties({});
-  Json json = {
+  return {
       {"version", kVersion},
       {"device", {{"product", device.product}, {"architecture", device.architecture}, {"threads", peaks.num_threads}}},
       {"peak_flops", peaks.flops_per_second},
-      {"peak_read_bytes", peaks.bytes_per_second},
-      {"caches", flags.warm ? "warm" : "cold"},
-      {"cases", Json::array()}};
+      {"peak_bf16_flops", peaks.bf16_flops_per_second},
+      {"peak_read_bytes", peaks.bytes_per_second}};
+}
+
+Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<BenchResult>& results) {
+  Json json = peaks_json(peaks);
+  json["caches"] = flags.warm ? "warm" : "cold";
+  json["cases"] = Json::array();
   for (const BenchResult& r : results) json["cases"].push_back(result_json(r, peaks));
   json["geometric_mean_seconds"] = geometric_mean(results, [](const BenchResult& r) { return r.time.median; });
   return json;
+}
+
+void print_peaks(const Peaks& peaks) {
+  const DeviceProperties& device = device_properties({});
+  const std::string bf16 = peaks.bf16_flops_per_second > 0
+                               ? fmt::format(" ({:.4g} of bfloat16 pairs)", peaks.bf16_flops_per_second / 1e9)
+                               : "";
+  fmt::print("{} ({}), {} threads; peaks measured now: {:.4g} GFLOP/s of float32 multiply-adds{}, {:.4g} GB/s read\n",
+             device.product, device.architecture, peaks.num_threads, peaks.flops_per_second / 1e9, bf16,
+             peaks.bytes_per_second / 1e9);
 }
 
 /// Prints lines as results come: the widths of the texts are guessed from the entries.
@@ -135,10 +150,7 @@ class Report {
   }
 
   void heading(bool warm) const {
-    const DeviceProperties& device = device_properties({});
-    fmt::print("{} ({}), {} threads; peaks measured now: {:.4g} GFLOP/s of float32 multiply-adds, {:.4g} GB/s read\n",
-               device.product, device.architecture, peaks_.num_threads, peaks_.flops_per_second / 1e9,
-               peaks_.bytes_per_second / 1e9);
+    print_peaks(peaks_);
     fmt::print(
         "median of samples with its 95 % interval; {}\n\n",
         warm ? "caches warm: one set of buffers"
@@ -213,6 +225,16 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
   return kOk;
 }
 
+/// --peaks
+int bench_peaks(bool json) {
+  const Peaks peaks = measure_peaks();
+  if (json)
+    fmt::print("{}\n", peaks_json(peaks).dump(2));
+  else
+    print_peaks(peaks);
+  return kOk;
+}
+
 int bench(const BenchFlags& flags) {
   if (flags.threads < 0 || flags.threads > 4096)
     throw_invalid("ejk", "--threads", "be from 1 to 4096", std::to_string(flags.threads), "leave it out for all");
@@ -220,6 +242,7 @@ int bench(const BenchFlags& flags) {
     setenv("EJKERNEL_NUM_THREADS", std::to_string(flags.threads).c_str(), 1);
     environment::reload();
   }
+  if (flags.peaks) return bench_peaks(flags.json);
   if (flags.overhead) return bench_overhead(flags);
   const std::vector<BenchEntry> entries = entries_of(flags);
   if (flags.worker) return bench_worker(flags, entries.front());
@@ -280,6 +303,7 @@ Action declare_bench(Options& options) {
       .value("threads", flags->threads, "N", "threads of CPU kernels (default: EJKERNEL_NUM_THREADS, else all)")
       .flag("warm", flags->warm, "keep the data in the caches (default: cold)")
       .flag("overhead", flags->overhead, "time the host's part of a call instead")
+      .flag("peaks", flags->peaks, "measure the machine's peaks only")
       .value("save", flags->save, "FILE", "keep the results, and beside them in FILE.program what made them");
   options.group("Comparison, interleaved A/B")
       .value("baseline", flags->baseline, "FILE", "against what --save kept")

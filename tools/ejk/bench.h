@@ -14,7 +14,7 @@ namespace ejk::tool {
 struct BenchFlags {
   CallFlags call;                  ///< operation, problem, and what to choose
   std::vector<std::string> cases;  ///< named ones; empty: the primary ones, or the problem of `call`
-  bool json = false, warm = false, overhead = false, worker = false;
+  bool json = false, warm = false, overhead = false, peaks = false, worker = false;
   double seconds = 1;   ///< at most, per case
   int64_t threads = 0;  ///< 0: as the library has it
   std::string save, baseline, baseline_program, baseline_kernel, fail_over;

@@ -39,6 +39,44 @@ double multiply_add_impl(int64_t rounds) {
   return 2.0 * static_cast<double>(rounds * kSteps * kChains) * static_cast<double>(hn::Lanes(d));
 }
 
+double bf16_multiply_add_impl(int64_t rounds) {
+#if HWY_NATIVE_DOT_BF16
+  const hn::ScalableTag<float> d;
+  const hn::Repartition<hwy::bfloat16_t, decltype(d)> dbf16;
+  const hn::Repartition<uint16_t, decltype(d)> du16;
+  constexpr int64_t kChains = 12, kSteps = 64;  // latencies of up to six steps
+  volatile uint16_t factor = 0x3F40;            // 0.75
+  volatile float start = 1.0f;
+  const auto a = hn::BitCast(dbf16, hn::Set(du16, factor)), b = hn::BitCast(dbf16, hn::Set(du16, factor));
+  auto x0 = hn::Set(d, start), x1 = hn::Set(d, start), x2 = hn::Set(d, start), x3 = hn::Set(d, start);
+  auto x4 = hn::Set(d, start), x5 = hn::Set(d, start), x6 = hn::Set(d, start), x7 = hn::Set(d, start);
+  auto x8 = hn::Set(d, start), x9 = hn::Set(d, start), x10 = hn::Set(d, start), x11 = hn::Set(d, start);
+  auto unused = hn::Zero(d);  // where the instruction exists, all sums go to the first accumulator
+  for (int64_t i = 0; i < rounds * kSteps; ++i) {
+    x0 = hn::ReorderWidenMulAccumulate(d, a, b, x0, unused);
+    x1 = hn::ReorderWidenMulAccumulate(d, a, b, x1, unused);
+    x2 = hn::ReorderWidenMulAccumulate(d, a, b, x2, unused);
+    x3 = hn::ReorderWidenMulAccumulate(d, a, b, x3, unused);
+    x4 = hn::ReorderWidenMulAccumulate(d, a, b, x4, unused);
+    x5 = hn::ReorderWidenMulAccumulate(d, a, b, x5, unused);
+    x6 = hn::ReorderWidenMulAccumulate(d, a, b, x6, unused);
+    x7 = hn::ReorderWidenMulAccumulate(d, a, b, x7, unused);
+    x8 = hn::ReorderWidenMulAccumulate(d, a, b, x8, unused);
+    x9 = hn::ReorderWidenMulAccumulate(d, a, b, x9, unused);
+    x10 = hn::ReorderWidenMulAccumulate(d, a, b, x10, unused);
+    x11 = hn::ReorderWidenMulAccumulate(d, a, b, x11, unused);
+  }
+  const auto low = hn::Add(hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)), hn::Add(x4, x5));
+  const auto high = hn::Add(hn::Add(hn::Add(x6, x7), hn::Add(x8, x9)), hn::Add(x10, x11));
+  volatile float sink = hn::GetLane(hn::Add(hn::Add(low, high), unused));
+  static_cast<void>(sink);
+  return 4.0 * static_cast<double>(rounds * kSteps * kChains) * static_cast<double>(hn::Lanes(d));
+#else
+  static_cast<void>(rounds);
+  return 0;
+#endif
+}
+
 uint32_t read_words_impl(const uint32_t* words, int64_t count) {
   const hn::ScalableTag<uint32_t> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -66,11 +104,14 @@ namespace ejk::cpu {
 namespace {
 
 HWY_EXPORT(multiply_add_impl);
+HWY_EXPORT(bf16_multiply_add_impl);
 HWY_EXPORT(read_words_impl);
 
 }  // namespace
 
 double multiply_add(int64_t rounds) { return HWY_DYNAMIC_DISPATCH(multiply_add_impl)(rounds); }
+
+double bf16_multiply_add(int64_t rounds) { return HWY_DYNAMIC_DISPATCH(bf16_multiply_add_impl)(rounds); }
 
 uint32_t read_words(const uint32_t* words, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(read_words_impl)(words, count);
