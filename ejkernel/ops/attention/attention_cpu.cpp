@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "ejkernel/ops/attention/attention.h"
 #include "ejkernel/ops/attention/attention_internal.h"
@@ -22,6 +23,7 @@
 // After simd-inl.h, in this order:
 #include "ejkernel/platform/cpu/gemm-inl.h"
 #include "ejkernel/platform/cpu/philox-inl.h"
+#include "ejkernel/platform/cpu/tiles-inl.h"
 // After those:
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
 // And after that:
@@ -31,45 +33,69 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::attention::HWY_NAMESPACE {
 namespace {
 
+struct WeightsScratch : GradientScratch<float> {
+  float* queries;  ///< panel
+  float* keys;     ///< rows of a block
+  float* by_row;   ///< [lane][block_k]
+
+  static WeightsScratch carve(const Problem& p, const CpuConfig& config, cpu::Carver& carver) {
+    WeightsScratch s;
+    s.GradientScratch::carve(p, config, carver);
+    s.queries = carver.take<float>(p.head_dim * panel_rows());
+    s.keys = carver.take<float>(config.block_k * padded(p.head_dim));
+    s.by_row = carver.take<float>(panel_rows() * config.block_k);
+    return s;
+  }
+};
+
 size_t weights_scratch_bytes(const Problem& p, const CpuConfig& config) {
   cpu::Carver carver;
-  GradientScratch::carve(p, config, carver);
-  carver.take<float>(padded(config.block_k) * padded(config.block_q));
+  WeightsScratch::carve(p, config, carver);
   return carver.used();
 }
 
-/// Offset of the weights of row r of a tile.
-int64_t weights_offset(const Tensor& weights, const RowTile& t, int64_t r) {
+/// Offset of the weights of row r of a panel.
+int64_t weights_offset(const Tensor& weights, const Panel& t, int64_t r) {
   return Problem::broadcast_offset(weights, t.batch, t.h[r], t.i[r], 0);
 }
 
-void store_weights(const Tensor& weights, const RowTile& t, const KeyBlock& block, const GradientScratch& s,
-                   float* by_row) {
+void store_weights(const Tensor& weights, const Panel& t, const KeyBlock& block, const WeightsScratch& s) {
   const int64_t stride = padded(block.count);
-  transpose(s.scores, s.stride, block.count, t.count, by_row, stride);
+  transpose(s.scores, panel_rows(), block.count, t.count, s.by_row, stride);
   for (int64_t r = 0; r < t.count; ++r)
-    store_row(by_row + r * stride, 1, block.count, weights.data, weights.dtype,
+    store_row(s.by_row + r * stride, 1, block.count, weights.data, weights.dtype,
               weights_offset(weights, t, r) + block.first);
+}
+
+/// The weights of one panel of rows.
+void store_panel_weights(const BackwardCall& call, const Panel& t, const Tensor& weights, const WeightsScratch& s) {
+  const Problem& p = call.problem;
+  const auto row_bytes = static_cast<size_t>(p.k_rows * bits(weights.dtype) / 8);
+  for (int64_t r = 0; r < t.count; ++r)  // zeros where no block of keys is computed
+    std::memset(weights.as<std::byte>() + weights_offset(weights, t, r) * bits(weights.dtype) / 8, 0, row_bytes);
+  GradientTile<float> tile(call, t, s, {.probabilities = true, .d_scores = false});
+  load_panel(p.query, p.q, t, s.rows, s.queries);
+  for_each_key_block({&t, 1}, call.config.block_k, [&](int64_t first, int64_t count) {
+    KeyBlock block;
+    block.first = first, block.count = count;
+    load_key_rows(p.key, p.k, t, first, count, s.keys);
+    if (tile.compute(block, s.keys, nullptr, s.queries, nullptr)) store_weights(weights, t, block, s);
+  });
 }
 
 /// The weights of tile `block` of the rows of all query heads that share a kv head.
 void weights_tile(const BackwardCall& call, const BlockMap::Place& place, const Tensor& weights, std::byte* memory) {
   const Problem& p = call.problem;
   cpu::Carver carver(memory);
-  const GradientScratch s = GradientScratch::carve(p, call.config, carver);
-  float* by_row = carver.take<float>(padded(call.config.block_k) * padded(call.config.block_q));
-  RowTile t;
-  set_row_block(call, p.sequence(place.sequence, nullptr), place.kv_head, place.block, t);
-  const auto row_bytes = static_cast<size_t>(p.k_rows * bits(weights.dtype) / 8);
-  for (int64_t r = 0; r < t.count; ++r)  // zeros where no block of keys is computed
-    std::memset(weights.as<std::byte>() + weights_offset(weights, t, r) * bits(weights.dtype) / 8, 0, row_bytes);
-  GradientTile tile(call, t, s, {.probabilities = true, .d_scores = false});
-  tile.load_rows_of_tile();
-  t.for_each_key_block(call.config.block_k, [&](int64_t first, int64_t count) {
-    KeyBlock block;
-    block.first = first, block.count = count;
-    if (tile.compute(block)) store_weights(weights, t, block, s, by_row);
-  });
+  const WeightsScratch s = WeightsScratch::carve(p, call.config, carver);
+  const Sequence sequence = p.sequence(place.sequence, nullptr);
+  const int64_t first = place.block * call.config.block_q;
+  const int64_t past = std::min(first + call.config.block_q, sequence.q_len * p.group());
+  for (int64_t row = first; row < past; row += panel_rows()) {
+    Panel t;
+    set_rows(call, sequence, place.kv_head, row, std::min(panel_rows(), past - row), t);
+    store_panel_weights(call, t, weights, s);
+  }
 }
 
 }  // namespace
@@ -115,7 +141,7 @@ void store_all_weights(const Problem& p, const Memory& memory, const Tensor& wei
   map.build(p, BlockMap::Side::kQueries, p.group(), config.block_q, memory.first_block, nullptr);
   const Cotangents given = {.lse = memory.lse};
   const FlashAttentionBackward::Outputs nothing;
-  const BackwardCall call = {.problem = p, .given = given, .wanted = nothing, .config = config, .delta = nullptr};
+  const BackwardCall call = {.problem = p, .given = given, .wanted = nothing, .config = config};
   const size_t scratch = HWY_DYNAMIC_DISPATCH(weights_scratch_bytes)(p, config);
   const std::span<std::byte> room = memory.rest(context).workspace;
   cpu::parallel_for(
@@ -128,22 +154,24 @@ void store_all_weights(const Problem& p, const Memory& memory, const Tensor& wei
 }
 
 /// What both directions have in common.
-template <class Op>
+template <class Op, class ConfigOf>
 struct AttentionCpu {
   static constexpr std::string_view kName = "cpu";
   static constexpr Platform kPlatform = Platform::cpu;
-  using Config = CpuConfig;
+  using Config = ConfigOf;
 
   static Support supports(const Call<Op>& call, const DeviceProperties&) {
     return supports_cpu(flash_inputs(call.inputs));
   }
-  static Config heuristic(const Call<Op>& call, const DeviceProperties&) {
-    return cpu_heuristic(make_problem(call.inputs, call.params));
+  static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
+    return cpu_heuristic<Config>(make_problem(call.inputs, call.params), device);
   }
-  static std::vector<Config> candidates(const Call<Op>&, const DeviceProperties&) { return cpu_candidates(); }
+  static std::vector<Config> candidates(const Call<Op>& call, const DeviceProperties&) {
+    return cpu_candidates<Config>(make_problem(call.inputs, call.params));
+  }
 };
 
-struct Forward : AttentionCpu<Attention> {
+struct Forward : AttentionCpu<Attention, CpuConfig> {
   static size_t workspace_bytes(const Call<Attention>& call, const Config& config, const DeviceProperties& device) {
     const Problem p = make_problem(call.inputs, call.params);
     return Memory(p, false, nullptr).used +
@@ -157,18 +185,23 @@ struct Forward : AttentionCpu<Attention> {
   }
 };
 
-struct Backward : AttentionCpu<AttentionBackward> {
+struct Backward : AttentionCpu<AttentionBackward, CpuBackwardConfig> {
+  /// What the forward gives to the backward is float32: weights are not rounded on the way.
+  static CpuConfig widened(CpuConfig config) {
+    config.bf16_dot = 0;
+    return config;
+  }
   static size_t workspace_bytes(const Call<AttentionBackward>& call, const Config& config,
                                 const DeviceProperties& device) {
     const Problem p = make_problem(call.inputs, call.params);
     return Memory(p, true, nullptr).used +
-           std::max(forward_cpu_workspace(p, config, device), backward_cpu_workspace(p, config, device));
+           std::max(forward_cpu_workspace(p, widened(config), device), backward_cpu_workspace(p, config, device));
   }
   static void run(const Call<AttentionBackward>& call, const Config& config, const RunContext& context) {
     const Problem p = make_problem(call.inputs, call.params);
     const auto& to = call.outputs;
     const Memory memory(p, true, context.workspace.data());
-    forward_cpu(p, memory.out, memory.lse, config, memory.rest(context));
+    forward_cpu(p, memory.out, memory.lse, widened(config), memory.rest(context));
     backward_cpu(p,
                  {.out = memory.out, .lse = memory.lse, .d_out = call.inputs.d_out, .d_weights = call.inputs.d_weights},
                  {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias, .softmax_aux = to.softmax_aux},

@@ -3,6 +3,7 @@
 
 #include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
 #include "ejkernel/platform/cpu/layout.h"
+#include "ejkernel/platform/cpu/simd_target.h"
 
 namespace ejk::attention {
 
@@ -19,21 +20,49 @@ Support supports_cpu(const FlashAttention::Inputs& in) {
   }
 }
 
-CpuConfig cpu_heuristic(const Problem& p) {
+template <>
+CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties&) {
   CpuConfig config;
+  config.bf16_dot = p.query.dtype == DType::bf16 && cpu::has_bf16_dot() ? 1 : 0;
+  // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows.
   const int64_t rows = p.q_rows * p.group(), dims = std::max(p.head_dim, p.value_dim);
-  // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows. The tile of queries and that of
-  // results stay in the first-level cache with the smaller block.
-  if (dims > 256) config.block_q = 32;
   while (config.block_q > 16 && rows <= config.block_q / 2) config.block_q /= 2;
-  if (dims > 128) config.block_k = 64;
+  // Blocks of keys and values stay in the second-level cache while panels pass over them.
+  if (dims > 256) config.block_q = std::min(config.block_q, 64);
+  if (dims > 256) config.block_k = 64;
   return config;
 }
 
-std::vector<CpuConfig> cpu_candidates() {
+template <>
+CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
+  CpuBackwardConfig config;
+  static_cast<CpuConfig&>(config) = cpu_heuristic<CpuConfig>(p, device);
+  const int64_t tasks = std::max<int64_t>(p.num_sequences * p.num_kv_heads, 1);
+  while (config.key_parts < 8 && tasks * config.key_parts < 2 * device.num_units &&
+         p.k_rows > 2 * config.key_parts * config.block_k)
+    config.key_parts *= 2;
+  return config;
+}
+
+template <>
+std::vector<CpuConfig> cpu_candidates(const Problem& p) {
   std::vector<CpuConfig> all;
+  const int dots = p.query.dtype == DType::bf16 ? 2 : 1;
   for (const int block_q : {16, 32, 64, 128})
-    for (const int block_k : {32, 64, 128, 256}) all.push_back({.block_q = block_q, .block_k = block_k});
+    for (const int block_k : {32, 64, 128, 256})
+      for (int dot = 0; dot < dots; ++dot) all.push_back({.block_q = block_q, .block_k = block_k, .bf16_dot = dot});
+  return all;
+}
+
+template <>
+std::vector<CpuBackwardConfig> cpu_candidates(const Problem& p) {
+  std::vector<CpuBackwardConfig> all;
+  for (const CpuConfig& tiles : cpu_candidates<CpuConfig>(p))
+    for (const int key_parts : {1, 2, 4, 8}) {
+      CpuBackwardConfig& config = all.emplace_back();
+      static_cast<CpuConfig&>(config) = tiles;
+      config.key_parts = key_parts;
+    }
   return all;
 }
 

@@ -11,26 +11,52 @@
 
 namespace ejk::attention {
 
-/// How many query rows and keys are computed together. Changes speed, and results by rounding only.
+/// How many query rows and keys are computed together, and in which arithmetic. Changes speed, and results by rounding
+/// only.
 struct CpuConfig {
-  int block_q = 64;
+  int block_q = 128;
   int block_k = 128;
+  int bf16_dot = 0;
 
   static constexpr auto fields() {
     return std::array{config_field<&CpuConfig::block_q, 16, 32, 64, 128>("block_q", "query rows of a tile"),
-                      config_field<&CpuConfig::block_k, 32, 64, 128, 256>("block_k", "keys of a tile")};
+                      config_field<&CpuConfig::block_k, 32, 64, 128, 256>("block_k", "keys of a tile"),
+                      config_field<&CpuConfig::bf16_dot, 0, 1>(
+                          "bf16_dot",
+                          "1: bf16 tensors are multiplied as they are, and what multiplies them is rounded "
+                          "to bf16; 0: they are widened to float32")};
   }
 };
-inline constexpr int kMaxBlockQ = 128, kMaxBlockK = 256;
+
+/// Of a backward.
+struct CpuBackwardConfig : CpuConfig {
+  int key_parts = 1;
+
+  static constexpr auto fields() {
+    const auto shared = CpuConfig::fields();
+    return std::array{shared[0], shared[1], shared[2],
+                      config_field<&CpuBackwardConfig::key_parts, 1, 2, 4, 8>(
+                          "key_parts", "tasks that share the keys of a kv head, each with sums of dQ of its own")};
+  }
+};
+inline constexpr int kMaxBlockK = 256;
+
+/// True when products are of pairs of bf16; `d_out` is absent in a forward.
+inline bool uses_pairs(const Problem& p, const CpuConfig& config, const Tensor& d_out = {}) {
+  return config.bf16_dot == 1 && p.query.dtype == DType::bf16 && (!d_out.present() || d_out.dtype == DType::bf16);
+}
 
 Support supports_cpu(const FlashAttention::Inputs& in);
-CpuConfig cpu_heuristic(const Problem& p);
-std::vector<CpuConfig> cpu_candidates();
+/// For CpuConfig and CpuBackwardConfig.
+template <class Config>
+Config cpu_heuristic(const Problem& p, const DeviceProperties& device);
+template <class Config>
+std::vector<Config> cpu_candidates(const Problem& p);
 
-/// Bytes that the functions below need: scratch for each of the threads that could run, and for the backward one float
-/// per query row. Tensors of the problem need no data.
+/// Bytes that the functions below need: scratch for each of the threads that could run, and for the backward some
+/// floats per query row and key_parts times dQ in float32. Tensors of the problem need no data.
 size_t forward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device);
-size_t backward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device);
+size_t backward_cpu_workspace(const Problem& p, const CpuBackwardConfig& config, const DeviceProperties& device);
 
 /// out and lse of flash_attention; an absent one is not computed.
 void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const CpuConfig& config,
@@ -44,20 +70,28 @@ struct Cotangents {
 };
 /// The gradients wanted; an absent one is not computed.
 void backward_cpu(const Problem& p, const Cotangents& given, const FlashAttentionBackward::Outputs& wanted,
-                  const CpuConfig& config, const RunContext& context);
+                  const CpuBackwardConfig& config, const RunContext& context);
 
-/// A call of backward_cpu, as its tasks see it.
+/// A call of backward_cpu, as its tasks see it. Sums that tasks hand on lie in the workspace, by row of the tensors:
+/// [batch, q head, row].
 struct BackwardCall {
   const Problem& problem;
   const Cotangents& given;
   const FlashAttentionBackward::Outputs& wanted;
   const CpuConfig& config;
-  /// [batch, q head, row]: sums of dO * O and of weight * dweight, minus dlse; -dlse for a row that sees nothing. Null:
-  /// not needed.
-  float* delta;
+  int64_t key_parts = 1;
+  /// Sums of dO * O and of weight * dweight, minus dlse; -dlse for a row that sees nothing. Null: not needed.
+  float* delta = nullptr;
+  float* d_query = nullptr;  ///< [part][batch, kv head, row, q head of the group, padded(head_dim)]. Null: not needed.
+  uint8_t* sees = nullptr;   ///< [part][batch, kv head, row, q head of the group]: 1 where the row saw a key
 
   float& delta_of(int64_t b, int64_t h, int64_t row) const {
     return delta[(b * problem.num_q_heads + h) * problem.q_rows + row];
+  }
+  /// Rows of a kv head's queries, position by position, as d_query and sees number them.
+  int64_t first_row_of(int64_t part, int64_t b, int64_t kv_head, int64_t row) const {
+    const int64_t batches = problem.packed ? 1 : problem.num_sequences;
+    return (((part * batches + b) * problem.num_kv_heads + kv_head) * problem.q_rows + row) * problem.group();
   }
   float lse_of(int64_t b, int64_t h, int64_t row) const;
   float d_lse_of(int64_t b, int64_t h, int64_t row) const;
@@ -95,6 +129,8 @@ class BlockMap {
   void build(const Problem& p, Side side, int64_t rows, int64_t rows_per_block, int64_t* first, uint32_t* status);
   int64_t num_blocks() const { return num_sequences_ == 0 ? 0 : first_[num_sequences_]; }
   Place find(int64_t block) const;
+  /// Number of the first block of sequence `n`; of one past the last sequence, the number of blocks.
+  int64_t first_block(int64_t n) const { return first_[n]; }
   /// True when two sequences may claim the same rows. Then blocks must be done in order: the last one's result stays.
   bool overlapping() const { return overlapping_; }
 

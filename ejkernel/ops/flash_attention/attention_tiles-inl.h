@@ -1,31 +1,39 @@
-// The tile that every CPU attention kernel computes: logits of a block of keys for a tile of query rows.
+// What every CPU attention kernel computes: logits of a block of keys for a panel of query rows.
 //
-// Query rows lie across SIMD lanes, keys down the rows of the tile: scores[key][lane]. So the softmax of a query runs
-// down a lane and needs no step across lanes; K, V, and in the backward K again, are read as they lie in memory, one
-// broadcast element at a time; only the queries are transposed, once per tile. The rows of a tile are those of all
-// query heads that share a kv head, position by position, so grouped heads share the keys that were loaded.
+// Query rows lie across SIMD lanes, keys down the rows of a tile: scores[key][lane]. So the softmax of a query runs
+// down a lane and needs no step across lanes, and keys and values are read one broadcast element at a time; only the
+// queries are transposed, once. A panel is two vectors of rows: its scores stay in the first-level cache. A kernel
+// computes several panels per block of keys that it loads, and for each of them only the keys that some row of it may
+// see. The rows of a panel are those of all query heads that share a kv head, position by position, so grouped heads
+// share keys.
 //
-// Keys that a query must not see are excluded by selection: their logit is -inf. A block's keys that no query of the
-// tile sees are replaced by zeros before they are multiplied by probabilities, because 0 * NaN is NaN. Included once
-// per instruction set, after gemm-inl.h and philox-inl.h.
+// Keys that a query must not see are excluded by selection: their logit is -inf. Rows of keys that no query of a tile
+// sees are replaced by zeros before they are multiplied by probabilities, because 0 * NaN is NaN. Included once per
+// instruction set, after gemm-inl.h, tiles-inl.h and philox-inl.h.
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attention::HWY_NAMESPACE {
 
 using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
 using cpu::padded;
+using cpu::Pair;
+using cpu::units;
 
 inline constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-/// A tile of query rows: row r of the tile is lane r, position i[r] of its sequence and query head h[r].
-struct RowTile {
+/// Rows of a panel: two vectors of lanes.
+inline int64_t panel_rows() { return 2 * lanes(); }
+inline constexpr int64_t kMaxPanelRows = 2 * cpu::kMaxLanes;
+
+/// Query rows: row r is lane r, position i[r] of its sequence and query head h[r].
+struct Panel {
   Sequence sequence;
   int64_t batch = 0, kv_head = 0, count = 0;
-  alignas(64) int32_t segment[kMaxBlockQ];
-  alignas(64) uint32_t position_word[kMaxBlockQ], head_word[kMaxBlockQ];  ///< as the dropout counter has them
-  int64_t i[kMaxBlockQ], h[kMaxBlockQ];
+  alignas(64) int32_t segment[kMaxPanelRows];
+  alignas(64) uint32_t position_word[kMaxPanelRows], head_word[kMaxPanelRows];  ///< as the dropout counter has them
+  int64_t i[kMaxPanelRows], h[kMaxPanelRows];
   // Keys that ranges leave to each row: [begin, end) and [0, sink_end).
-  int64_t begin[kMaxBlockQ], end[kMaxBlockQ], sink_end[kMaxBlockQ];
+  int64_t begin[kMaxPanelRows], end[kMaxPanelRows], sink_end[kMaxPanelRows];
   // Over the rows that see anything: where the keys begin and end, and which keys all rows see.
   int64_t first_begin = 0, last_end = 0, last_sink_end = 0, last_begin = 0, first_end = 0;
 
@@ -47,7 +55,7 @@ struct RowTile {
       segment[r] = p.q_segments.as<const int32_t>()[s.index * p.q_segments.strides[0] + i[r]];
       if (segment[r] < 0) hide(r);
     }
-    for (int64_t r = rows; r < padded(rows); ++r) segment[r] = 0, position_word[r] = head_word[r] = 0, hide(r);
+    for (int64_t r = rows; r < width(); ++r) segment[r] = 0, position_word[r] = head_word[r] = 0, hide(r);
     find_bounds();
   }
 
@@ -70,81 +78,103 @@ struct RowTile {
     return first_key < last_sink_end || (first_key < last_end && past_key > first_begin);
   }
 
-  /// Calls f(first key, number of keys) for the blocks that may hold visible keys, in rising order. Blocks begin at
-  /// multiples of block_k.
-  template <class F>
-  void for_each_key_block(int64_t block_k, F f) const {
-    const int64_t past = std::max(last_end, last_sink_end);
-    for (int64_t j = 0; j < past; j += block_k) {
-      if (!may_see(j, j + block_k)) j = first_begin / block_k * block_k;  // between the sinks and the window
-      f(j, std::min(block_k, sequence.k_len - j));
-    }
-  }
+  /// The key after the last one that a row may see.
+  int64_t past() const { return std::max(last_end, last_sink_end); }
 };
 
-/// Which keys of a block somebody sees.
+/// Consecutive keys, and which of them somebody sees.
 struct KeyBlock {
   int64_t first = 0, count = 0;
-  bool all_visible = false;  ///< every row of the tile sees every key: nothing to exclude
-  uint8_t live[kMaxBlockK];  ///< key is seen by some row
+  int64_t full_begin = 0, full_end = 0;  ///< of the block's keys: every row of the panel sees them, by ranges alone
+  uint8_t live[kMaxBlockK];              ///< key is seen by some row
 
   bool any_live() const { return std::find(live, live + count, 1) != live + count; }
+  bool all_full() const { return full_begin == 0 && full_end == count; }
 };
 
-/// Scratch of one worker. Tiles have rows of padded(block_q) floats.
-struct TileScratch {
-  int64_t stride;
-  float* scores;            ///< [block_k]: logits, then probabilities
-  float* terms;             ///< [block_k]: bias or -inf before the logits, factors of dropout after them
-  float* slopes = nullptr;  ///< [block_k]: d logit / d (what was capped), where it is asked for
+/// Calls f(first key, number of keys) for the blocks that some panel may see, in rising order. Blocks begin at
+/// multiples of block_k.
+template <class F>
+void for_each_key_block(std::span<const Panel> panels, int64_t block_k, F f) {
+  int64_t first_begin = INT64_MAX, past = 0, last_sink_end = 0;
+  for (const Panel& t : panels) {
+    if (t.last_end > 0) first_begin = std::min(first_begin, t.first_begin);
+    past = std::max(past, t.past());
+    last_sink_end = std::max(last_sink_end, t.last_sink_end);
+  }
+  for (int64_t j = 0; j < past; j += block_k) {
+    if (j >= last_sink_end && j + block_k <= first_begin) j = first_begin / block_k * block_k;  // on to the windows
+    f(j, std::min(block_k, panels.front().sequence.k_len - j));
+  }
+}
 
-  void carve(cpu::Carver& carver, const CpuConfig& config) {
-    stride = padded(config.block_q);
-    scores = carver.take<float>(config.block_k * stride);
-    terms = carver.take<float>(config.block_k * stride);
+/// The part of keys [first, first + count) that rows of the panel may see. It begins at a multiple of 32 keys, because
+/// dropout draws for 32 keys at once.
+inline void set_visible_part(const Panel& t, int64_t first, int64_t count, KeyBlock& part) {
+  part.first = first, part.count = 0;
+  if (!t.may_see(first, first + count)) return;
+  if (first >= t.last_sink_end) part.first = std::max(first, t.first_begin / 32 * 32);
+  part.count = std::min(first + count, t.past()) - part.first;
+}
+
+/// Scratch of one panel and block of keys. Tiles have rows of panel_rows() floats.
+struct TileScratch {
+  float* terms;   ///< [block_k]: bias or -inf before the logits, factors of dropout after them
+  float* slopes;  ///< [block_k]: d logit / d (what was capped); null: not asked for
+
+  void carve(cpu::Carver& carver, const CpuConfig& config, bool wants_slopes) {
+    terms = carver.take<float>(config.block_k * panel_rows());
+    slopes = wants_slopes ? carver.take<float>(config.block_k * panel_rows()) : nullptr;
   }
 };
 
 // ---- loading ----
 
-/// The block's rows of one kv head, one after the other, as floats: rows[key] has padded(dims) elements. Float32 keys
-/// are copied as well: rows of a [batch, row, head, dim] tensor often lie a power of two apart, where caches collide.
-inline void load_key_rows(const Tensor& t, const Strides& strides, const RowTile& tile, const KeyBlock& block,
-                          float* rows) {
-  const int64_t dims = t.shape[-1];
-  int64_t offset = strides.offset(tile.batch, tile.sequence.k_begin + block.first, tile.kv_head);
-  for (int64_t j = 0; j < block.count; ++j, offset += strides.row)
-    load_row(t.data, t.dtype, offset, dims, rows + j * padded(dims));
+/// The panel's rows of a [batch, row, head, dim] tensor, one after the other; lanes without a row are 0. Rows are
+/// padded(units<E>(dims)) elements apart.
+template <class E>
+inline void load_panel_rows(const Tensor& x, const Strides& strides, const Panel& t, E* rows) {
+  const int64_t dims = x.shape[-1], stride = padded(units<E>(dims));
+  for (int64_t r = 0; r < t.count; ++r)
+    load_elements(x.data, x.dtype, strides.offset(t.batch, t.sequence.q_begin + t.i[r], t.h[r]), dims,
+                  rows + r * stride);
+  std::fill_n(rows + t.count * stride, (t.width() - t.count) * stride, E{});
 }
 
-/// Zeros in place of the rows of keys that nobody sees.
-inline void clear_dead_rows(const KeyBlock& block, int64_t dims, float* rows) {
-  for (int64_t j = 0; j < block.count; ++j)
-    if (!block.live[j]) std::fill_n(rows + j * padded(dims), dims, 0.0f);
+/// panel[units(dims)][lane] of the panel's rows of a tensor; `rows` is scratch.
+template <class E>
+inline void load_panel(const Tensor& x, const Strides& strides, const Panel& t, E* rows, E* panel) {
+  load_panel_rows(x, strides, t, rows);
+  const int64_t columns = units<E>(x.shape[-1]);
+  transpose_elements(rows, padded(columns), t.width(), columns, panel, panel_rows());
 }
 
-/// The tile's rows of a [batch, row, head, dim] tensor, one after the other, as floats; lanes without a row and
-/// elements beyond the last dimension are 0. `rows` has rows of padded(dims) floats.
-inline void load_tile_rows(const Tensor& t, const Strides& strides, const RowTile& tile, float* rows) {
-  const int64_t dims = t.shape[-1], stride = padded(dims);
-  for (int64_t r = 0; r < tile.count; ++r) {
-    const int64_t offset = strides.offset(tile.batch, tile.sequence.q_begin + tile.i[r], tile.h[r]);
-    load_row(t.data, t.dtype, offset, dims, rows + r * stride);
-    std::fill_n(rows + r * stride + dims, stride - dims, 0.0f);
-  }
-  std::fill_n(rows + tile.count * stride, (padded(tile.count) - tile.count) * stride, 0.0f);
+/// Rows of keys (or values) [first, first + count) of a panel's kv head, padded(units<E>(dims)) elements apart. Float32
+/// is copied as well: rows of a [batch, row, head, dim] tensor often lie a power of two apart, where caches collide.
+template <class E>
+inline void load_key_rows(const Tensor& x, const Strides& strides, const Panel& t, int64_t first, int64_t count,
+                          E* rows) {
+  const int64_t dims = x.shape[-1];
+  int64_t offset = strides.offset(t.batch, t.sequence.k_begin + first, t.kv_head);
+  for (int64_t j = 0; j < count; ++j, offset += strides.row)
+    load_elements(x.data, x.dtype, offset, dims, rows + j * padded(units<E>(dims)));
 }
 
-/// panel[d][lane] of rows that load_tile_rows loaded.
-inline void make_panel(const RowTile& tile, const float* rows, int64_t dims, float* panel, int64_t panel_stride) {
-  transpose(rows, padded(dims), padded(tile.count), dims, panel, panel_stride);
+/// Row pairs of the same keys, padded(dims) elements apart, with zeros in place of keys that are not live.
+template <class E>
+inline void load_key_pairs(const Tensor& x, const Strides& strides, const Panel& t, int64_t first, int64_t count,
+                           const uint8_t* live, E* pairs) {
+  const int64_t base = strides.offset(t.batch, t.sequence.k_begin + first, t.kv_head), dims = x.shape[-1];
+  load_row_pairs(
+      x.data, x.dtype, count, dims, [&](int64_t j) { return live[j] ? base + j * strides.row : kZeros; }, pairs,
+      padded(dims));
 }
 
 // ---- what is visible ----
 
 /// terms[key][lane] = bias, -inf where the boolean mask or the bias itself excludes the key, 0 without either.
 template <class Bias>
-inline void fill_element_terms(const Problem& p, const RowTile& t, const KeyBlock& block, Bias bias, float* terms,
+inline void fill_element_terms(const Problem& p, const Panel& t, const KeyBlock& block, Bias bias, float* terms,
                                int64_t stride) {
   for (int64_t r = 0; r < t.count; ++r) {
     const uint8_t* mask = nullptr;
@@ -165,7 +195,7 @@ inline float as_float(double x) {
 }
 
 template <class T>
-inline void fill_bias_terms(const Problem& p, const RowTile& t, const KeyBlock& block, float* terms, int64_t stride) {
+inline void fill_bias_terms(const Problem& p, const Panel& t, const KeyBlock& block, float* terms, int64_t stride) {
   const auto row_of = [&](int64_t r) {
     const T* row = p.bias.as<const T>() + p.bias_offset(t.batch, t.h[r], t.i[r], block.first);
     return [row](int64_t j) { return as_float(row[j]); };
@@ -173,7 +203,7 @@ inline void fill_bias_terms(const Problem& p, const RowTile& t, const KeyBlock& 
   fill_element_terms(p, t, block, row_of, terms, stride);
 }
 
-inline void fill_terms(const Problem& p, const RowTile& t, const KeyBlock& block, float* terms, int64_t stride) {
+inline void fill_terms(const Problem& p, const Panel& t, const KeyBlock& block, float* terms, int64_t stride) {
   if (!p.bias.present()) {
     const auto zero_row = [](int64_t) { return [](int64_t) { return 0.0f; }; };
     return fill_element_terms(p, t, block, zero_row, terms, stride);
@@ -190,94 +220,141 @@ inline void fill_terms(const Problem& p, const RowTile& t, const KeyBlock& block
   }
 }
 
-/// Completes `terms`: -inf wherever ranges or segments hide the key; and finds the live keys. Ranges are held to the
-/// block, so that 32-bit lanes can compare them.
-inline void exclude_hidden(const Problem& p, const RowTile& t, KeyBlock& block, float* terms, int64_t stride) {
+/// A row's visible keys, held to a block so that 32-bit lanes can compare them.
+struct HeldRanges {
+  alignas(64) int32_t begin[kMaxPanelRows], end[kMaxPanelRows], sink_end[kMaxPanelRows];
+
+  HeldRanges(const Panel& t, const KeyBlock& block) {
+    for (int64_t r = 0; r < t.width(); ++r) {
+      const auto held = [&](int64_t key) {
+        return static_cast<int32_t>(std::clamp<int64_t>(key - block.first, 0, block.count));
+      };
+      begin[r] = held(t.begin[r]), end[r] = held(t.end[r]), sink_end[r] = held(t.sink_end[r]);
+    }
+  }
+  FloatMask see(int64_t j, int64_t r) const {
+    const IntTag di;
+    const auto key = hn::Set(di, static_cast<int32_t>(j));
+    const auto in_range = hn::And(hn::Ge(key, hn::Load(di, begin + r)), hn::Lt(key, hn::Load(di, end + r)));
+    return hn::RebindMask(FloatTag(), hn::Or(in_range, hn::Lt(key, hn::Load(di, sink_end + r))));
+  }
+};
+
+/// tile = -inf wherever ranges hide the key; and which keys are not live.
+inline void exclude_by_ranges(const Panel& t, KeyBlock& block, float* tile) {
+  const FloatTag d;
+  const HeldRanges ranges(t, block);
+  for (int64_t j = 0; j < block.count; ++j) {
+    if (j >= block.full_begin && j < block.full_end) continue;
+    block.live[j] = 0;
+    for (int64_t r = 0; r < t.width(); r += lanes()) {
+      float* at = tile + j * panel_rows() + r;
+      const FloatMask seen = ranges.see(j, r);
+      hn::Store(hn::IfThenElse(seen, hn::Load(d, at), minus_infinity()), d, at);
+      if (!hn::AllFalse(d, seen)) block.live[j] = 1;
+    }
+  }
+}
+
+/// Completes `terms`: -inf wherever ranges or segments hide the key; and finds the live keys.
+inline void exclude_hidden(const Problem& p, const Panel& t, KeyBlock& block, float* terms) {
   const FloatTag d;
   const IntTag di;
-  alignas(64) int32_t begin[kMaxBlockQ], end[kMaxBlockQ], sink_end[kMaxBlockQ];
-  for (int64_t r = 0; r < padded(t.count); ++r) {
-    const auto held = [&](int64_t key) {
-      return static_cast<int32_t>(std::clamp<int64_t>(key - block.first, 0, block.count));
-    };
-    begin[r] = held(t.begin[r]), end[r] = held(t.end[r]), sink_end[r] = held(t.sink_end[r]);
-  }
+  const HeldRanges ranges(t, block);
   const bool has_terms = p.bias.present() || p.mask.present();
   const int32_t* key_segments = nullptr;
   if (p.q_segments.present())
     key_segments = p.kv_segments.as<const int32_t>() + t.sequence.index * p.kv_segments.strides[0] + block.first;
   for (int64_t j = 0; j < block.count; ++j) {
-    const auto key = hn::Set(di, static_cast<int32_t>(j));
-    float* row = terms + j * stride;
+    float* row = terms + j * panel_rows();
     block.live[j] = 0;
     for (int64_t r = 0; r < t.width(); r += lanes()) {
-      auto seen = hn::And(hn::Ge(key, hn::Load(di, begin + r)), hn::Lt(key, hn::Load(di, end + r)));
-      seen = hn::Or(seen, hn::Lt(key, hn::Load(di, sink_end + r)));
-      if (key_segments != nullptr)
-        seen = hn::And(seen, hn::Eq(hn::Load(di, t.segment + r), hn::Set(di, key_segments[j])));
+      FloatMask seen = ranges.see(j, r);
+      if (key_segments != nullptr) {
+        const auto same = hn::Eq(hn::Load(di, t.segment + r), hn::Set(di, key_segments[j]));
+        seen = hn::And(seen, hn::RebindMask(d, same));
+      }
       const FloatV term = has_terms ? hn::Load(d, row + r) : hn::Zero(d);
-      const FloatV result = hn::IfThenElse(hn::RebindMask(d, seen), term, minus_infinity());
+      const FloatV result = hn::IfThenElse(seen, term, minus_infinity());
       hn::Store(result, d, row + r);
       if (!hn::AllTrue(d, hn::Eq(result, minus_infinity()))) block.live[j] = 1;
     }
   }
 }
 
-/// Says which keys of the block the tile sees, and prepares `terms` unless it sees all of them.
-inline void find_visible(const Problem& p, const RowTile& t, KeyBlock& block, float* terms, int64_t stride) {
-  block.all_visible = t.last_begin <= block.first && t.first_end >= block.first + block.count && !p.has_element_masks();
-  if (block.all_visible) {
-    std::fill_n(block.live, block.count, uint8_t{1});
-    return;
+/// True where ranges alone hide keys and a logit is scale * (query . key): then scores stay unscaled until the
+/// exponent.
+inline bool is_plain(const Problem& p) { return !p.has_element_masks() && p.soft_cap == 0 && p.scale > 0; }
+
+/// What a number in a tile of scores is to be multiplied by to be a logit, and to be the power of two of its
+/// exponential.
+inline double logits_per_score(const Problem& p) { return is_plain(p) ? p.scale : 1; }
+inline float log2_per_score(const Problem& p) { return static_cast<float>(logits_per_score(p) * 1.4426950408889634); }
+
+/// Says which keys of the block every row sees, and where that is not all, which ones are live; prepares `terms`. With
+/// a plain problem the live keys of a block that is not all full are found by compute_scores.
+inline void find_visible(const Problem& p, const Panel& t, KeyBlock& block, float* terms) {
+  block.full_begin = block.full_end = 0;
+  if (!p.has_element_masks()) {
+    block.full_begin = std::clamp<int64_t>(t.last_begin - block.first, 0, block.count);
+    block.full_end = std::clamp<int64_t>(t.first_end - block.first, block.full_begin, block.count);
   }
-  if (p.bias.present() || p.mask.present()) fill_terms(p, t, block, terms, stride);
-  exclude_hidden(p, t, block, terms, stride);
+  std::fill_n(block.live, block.count, uint8_t{1});
+  if (block.all_full() || is_plain(p)) return;
+  if (p.bias.present() || p.mask.present()) fill_terms(p, t, block, terms, panel_rows());
+  exclude_hidden(p, t, block, terms);
 }
 
-// ---- logits ----
+// ---- scores ----
 
 /// scores = scale * scores + bias, capped; -inf where excluded.
-inline void finish_logits(const Problem& p, const RowTile& t, const KeyBlock& block, const TileScratch& scratch) {
+inline void finish_logits(const Problem& p, const Panel& t, const KeyBlock& block, const TileScratch& scratch,
+                          float* scores) {
   const FloatTag d;
   const FloatV scale = hn::Set(d, static_cast<float>(p.scale));
   const auto cap = static_cast<float>(p.soft_cap);
   const FloatV caps = hn::Set(d, cap);
-  for (int64_t j = 0; j < block.count; ++j) {
-    float* row = scratch.scores + j * scratch.stride;
-    const float* terms = scratch.terms + j * scratch.stride;
-    float* slopes = scratch.slopes == nullptr ? nullptr : scratch.slopes + j * scratch.stride;
+  for (int64_t at = 0; at < block.count * panel_rows(); at += panel_rows())
     for (int64_t r = 0; r < t.width(); r += lanes()) {
-      FloatV s = hn::Mul(hn::Load(d, row + r), scale);
-      const FloatV term = block.all_visible ? hn::Zero(d) : hn::Load(d, terms + r);
+      FloatV s = hn::Mul(hn::Load(d, scores + at + r), scale);
+      const FloatV term = block.all_full() ? hn::Zero(d) : hn::Load(d, scratch.terms + at + r);
       s = hn::Add(s, term);
       if (cap > 0) {
         FloatV slope = s;
         s = hn::Mul(caps, tanh_any(hn::Div(s, caps), slope));
-        if (slopes != nullptr) hn::Store(slope, d, slopes + r);
+        if (scratch.slopes != nullptr) hn::Store(slope, d, scratch.slopes + at + r);
       }
-      hn::Store(hn::IfThenElse(hn::Eq(term, minus_infinity()), minus_infinity(), s), d, row + r);
+      hn::Store(hn::IfThenElse(hn::Eq(term, minus_infinity()), minus_infinity(), s), d, scores + at + r);
     }
-  }
 }
 
-/// Logits of a block whose visibility is known: scores[key][lane].
-inline void compute_logits(const Problem& p, const RowTile& t, const KeyBlock& block, const float* query_panel,
-                           const float* key_rows, const TileScratch& scratch) {
-  gemm<Left::kRows, false>({.m = block.count,
-                            .n = t.width(),
-                            .k = p.head_dim,
-                            .a = key_rows,
-                            .a_stride = padded(p.head_dim),
-                            .b = query_panel,
-                            .b_stride = scratch.stride,
-                            .c = scratch.scores,
-                            .c_stride = scratch.stride});
-  finish_logits(p, t, block, scratch);
+/// scores[key][lane] of a block, in units of logits_per_score; -inf for what is hidden. `keys` are the block's rows,
+/// `queries` the panel's. False when no row sees any of the keys.
+template <class E>
+inline bool compute_scores(const Problem& p, const Panel& t, KeyBlock& block, const E* queries, const E* keys,
+                           const TileScratch& scratch, float* scores) {
+  find_visible(p, t, block, scratch.terms);
+  if (!block.any_live()) return false;
+  const int64_t columns = units<E>(p.head_dim);
+  gemm<Left::kRows, false>(Gemm<E>{.m = block.count,
+                                   .n = t.width(),
+                                   .k = columns,
+                                   .a = keys,
+                                   .a_stride = padded(columns),
+                                   .b = queries,
+                                   .b_stride = panel_rows(),
+                                   .c = scores,
+                                   .c_stride = panel_rows()});
+  if (!is_plain(p))
+    finish_logits(p, t, block, scratch, scores);
+  else if (!block.all_full())
+    exclude_by_ranges(t, block, scores);
+  return block.any_live();
 }
 
 /// factors[key][lane]: 0 where dropout drops the probability, 65536 / (65536 - t) where it keeps it (rule 11). Blocks
 /// of keys begin at multiples of 32, so they hold whole groups of draws.
-inline void fill_dropout_factors(const Problem& p, const RowTile& t, const KeyBlock& block, float* factors,
+inline void fill_dropout_factors(const Problem& p, const Panel& t, const KeyBlock& block, float* factors,
                                  int64_t stride) {
   const FloatTag d;
   const WordTag dw;

@@ -1,12 +1,15 @@
-// flash_attention on the CPU: online softmax over blocks of keys, float32 throughout.
+// flash_attention on the CPU: online softmax over blocks of keys, sums in float32.
 //
-// One task owns one tile of query rows (attention_tiles-inl.h) and writes its rows of out and lse; nothing is shared,
-// so results do not depend on the number of threads. Per block of keys: logits (a matrix product), running maximum and
-// sum of each lane, probabilities in place, and out^T += V^T P (a matrix product). Scratch is one tile each of queries,
-// results and logits per worker, from the workspace: memory is O(q_len + kv_len).
+// One task owns one tile of query rows, cut into panels (attention_tiles-inl.h), and writes its rows of out and lse;
+// nothing is shared, so results do not depend on the number of threads. Per block of keys and panel: scores (a matrix
+// product), running maximum and sum of each lane, weights in place, and out^T += V^T P (a matrix product). Products are
+// of floats, or of pairs of bf16 where the tensors are bf16 and the config says so: then weights are rounded to bf16
+// before they multiply values. Scratch is one tile of each per worker, from the workspace: memory is O(q_len + kv_len).
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <span>
 
 #include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
@@ -21,6 +24,7 @@
 // After simd-inl.h, in this order:
 #include "ejkernel/platform/cpu/gemm-inl.h"
 #include "ejkernel/platform/cpu/philox-inl.h"
+#include "ejkernel/platform/cpu/tiles-inl.h"
 // After those:
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
 
@@ -28,168 +32,245 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::attention::HWY_NAMESPACE {
 namespace {
 
+template <class E>
 struct ForwardScratch : TileScratch {
-  float* queries;  ///< [head_dim][lane]
-  float* results;  ///< [value_dim][lane]: sums of probability times value
-  float* rows;     ///< of keys, of values, or rows on their way in or out
-  // Per lane: largest logit so far, sum of e^(logit - max), and e^(old max - new max).
+  int64_t num_panels;
+  Panel* panels;
+  KeyBlock* blocks;  ///< the part of the current block of keys that each panel sees
+  E* keys;           ///< rows [block_k][units(head_dim)], and rows of queries on their way in
+  E* values;         ///< row pairs [units(block_k)][value_dim]
+  uint8_t* live;     ///< [block_k]: key is seen by some panel
+  E* queries;        ///< of each panel: [units(head_dim)][lane]
+  float* scores;     ///< of each panel: [block_k][lane], and in their place weights, row pairs [units(block_k)][lane]
+  float* results;    ///< of each panel: [value_dim][lane]: sums of weight times value
+  float* rows;       ///< of results on their way out
+  // Per lane of each panel: the largest score, the one that exponents are relative to, and the sum of exponentials.
   float* max;
+  float* shift;
   float* sum;
-  float* decay;
 
   static ForwardScratch carve(const Problem& p, const CpuConfig& config, cpu::Carver& carver) {
     ForwardScratch s;
-    s.TileScratch::carve(carver, config);
-    const int64_t dims = std::max(p.head_dim, p.value_dim);
-    s.queries = carver.take<float>(p.head_dim * s.stride);
-    s.results = carver.take<float>(p.value_dim * s.stride);
-    s.rows = carver.take<float>(std::max<int64_t>(config.block_k, s.stride) * padded(dims));
-    for (float** lanes : {&s.max, &s.sum, &s.decay}) *lanes = carver.take<float>(s.stride);
+    s.TileScratch::carve(carver, config, false);
+    const int64_t lanes = panel_rows(), block_k = config.block_k, columns = units<E>(p.head_dim);
+    const int64_t n = s.num_panels = cpu::ceil_div(config.block_q, lanes);
+    s.panels = carver.take<Panel>(n);
+    s.blocks = carver.take<KeyBlock>(n);
+    s.keys = carver.take<E>(std::max(block_k, lanes) * padded(columns));
+    s.values = carver.take<E>(units<E>(block_k) * padded(p.value_dim));
+    s.live = carver.take<uint8_t>(block_k);
+    s.queries = carver.take<E>(n * columns * lanes);
+    s.scores = carver.take<float>(n * block_k * lanes);
+    s.results = carver.take<float>(n * p.value_dim * lanes);
+    s.rows = carver.take<float>(lanes * padded(p.value_dim));
+    s.max = carver.take<float>(n * lanes);
+    s.shift = carver.take<float>(n * lanes);
+    s.sum = carver.take<float>(n * lanes);
     return s;
   }
 };
 
-size_t forward_scratch_bytes(const Problem& p, const CpuConfig& config) {
-  cpu::Carver carver;
-  ForwardScratch::carve(p, config, carver);
-  return carver.used();
-}
-
 /// One tile of query rows, from loading to storing.
+template <class E>
 class ForwardTile {
  public:
-  ForwardTile(const Problem& p, const CpuConfig& config, const RowTile& tile, const ForwardScratch& scratch)
-      : p_(p), config_(config), t_(tile), s_(scratch) {}
+  ForwardTile(const Problem& p, const CpuConfig& config, const ForwardScratch<E>& scratch)
+      : p_(p), config_(config), s_(scratch), lanes_(panel_rows()), log2_(log2_per_score(p)) {}
 
-  void run(const Tensor& out, const Tensor& lse) {
-    load_tile_rows(p_.query, p_.q, t_, s_.rows);
-    make_panel(t_, s_.rows, p_.head_dim, s_.queries, s_.stride);
-    std::fill_n(s_.results, p_.value_dim * s_.stride, 0.0f);
-    std::fill_n(s_.max, s_.stride, kNone);
-    std::fill_n(s_.sum, s_.stride, 0.0f);
+  /// Rows first … first + count of the query heads that share a kv head, counted position by position.
+  void run(const Sequence& sequence, int64_t kv_head, int64_t first, int64_t count, const Tensor& out,
+           const Tensor& lse) {
+    const int64_t heads = p_.group();
+    const auto num_panels = static_cast<size_t>(cpu::ceil_div(count, lanes_));
+    for (size_t n = 0; n < num_panels; ++n) {
+      const int64_t row = static_cast<int64_t>(n) * lanes_;
+      Panel& t = s_.panels[n] = Panel();
+      t.set(p_, sequence, kv_head, kv_head * heads, heads, first + row, std::min(lanes_, count - row));
+      load_panel(p_.query, p_.q, t, s_.keys, queries(n));
+    }
+    std::fill_n(s_.results, static_cast<int64_t>(num_panels) * p_.value_dim * lanes_, 0.0f);
+    std::fill_n(s_.max, static_cast<int64_t>(num_panels) * lanes_, kNone);
+    std::fill_n(s_.shift, static_cast<int64_t>(num_panels) * lanes_, kNone);
+    std::fill_n(s_.sum, static_cast<int64_t>(num_panels) * lanes_, 0.0f);
     wants_out_ = out.present();
-    t_.for_each_key_block(config_.block_k, [&](int64_t first, int64_t count) { add_key_block(first, count); });
-    store(out, lse);
+    panels_ = {s_.panels, num_panels};
+    for_each_key_block(panels_, config_.block_k, [&](int64_t j, int64_t keys) { add_key_block(j, keys); });
+    for (size_t n = 0; n < num_panels; ++n) store(n, out, lse);
   }
 
  private:
+  // What belongs to a panel.
+  E* queries(size_t n) const { return s_.queries + static_cast<int64_t>(n) * units<E>(p_.head_dim) * lanes_; }
+  float* scores(size_t n) const { return s_.scores + static_cast<int64_t>(n) * config_.block_k * lanes_; }
+  float* results(size_t n) const { return s_.results + static_cast<int64_t>(n) * p_.value_dim * lanes_; }
+  float* max(size_t n) const { return s_.max + static_cast<int64_t>(n) * lanes_; }
+  float* shift(size_t n) const { return s_.shift + static_cast<int64_t>(n) * lanes_; }
+  float* sum(size_t n) const { return s_.sum + static_cast<int64_t>(n) * lanes_; }
+
   void add_key_block(int64_t first, int64_t count) {
-    KeyBlock block;
-    block.first = first, block.count = count;
-    find_visible(p_, t_, block, s_.terms, s_.stride);
-    if (!block.any_live()) return;
-    load_key_rows(p_.key, p_.k, t_, block, s_.rows);
-    compute_logits(p_, t_, block, s_.queries, s_.rows, s_);
-    update_softmax(block);
-    if (!wants_out_) return;
-    if (p_.dropout_threshold > 0) drop(block);
-    load_key_rows(p_.value, p_.v, t_, block, s_.rows);
-    clear_dead_rows(block, p_.value_dim, s_.rows);
-    accumulate(block);
-  }
-
-  /// Logits become e^(logit - max); what was summed before is scaled to the new max.
-  void update_softmax(const KeyBlock& block) {
-    const FloatTag d;
-    bool moved = false;
-    for (int64_t r = 0; r < t_.width(); r += lanes()) {
-      float* scores = s_.scores + r;
-      const FloatV old_max = hn::Load(d, s_.max + r);
-      FloatV max = old_max;
-      for (int64_t j = 0; j < block.count; ++j) max = hn::Max(max, hn::Load(d, scores + j * s_.stride));
-      // A NaN may or may not come through Max; it always comes through the exponential and the sum.
-      const FloatV shift = hn::IfThenElseZero(hn::Ne(max, minus_infinity()), max);
-      const FloatV decay = exp_nonpositive(hn::Sub(old_max, shift));
-      FloatV sum = hn::Mul(hn::Load(d, s_.sum + r), decay);
-      for (int64_t j = 0; j < block.count; ++j) {
-        const FloatV probability = exp_nonpositive(hn::Sub(hn::Load(d, scores + j * s_.stride), shift));
-        sum = hn::Add(sum, probability);
-        hn::Store(probability, d, scores + j * s_.stride);
+    load_key_rows(p_.key, p_.k, panels_[0], first, count, s_.keys);
+    std::fill_n(s_.live, count, uint8_t{0});
+    for (size_t n = 0; n < panels_.size(); ++n) {
+      KeyBlock& block = s_.blocks[n];
+      set_visible_part(panels_[n], first, count, block);
+      const int64_t at = block.first - first;
+      const E* keys = s_.keys + at * padded(units<E>(p_.head_dim));
+      if (block.count == 0 || !compute_scores(p_, panels_[n], block, queries(n), keys, s_, scores(n))) {
+        block.count = 0;
+        continue;
       }
-      moved = moved || !hn::AllTrue(d, hn::Eq(max, old_max));
-      hn::Store(max, d, s_.max + r);
-      hn::Store(sum, d, s_.sum + r);
-      hn::Store(decay, d, s_.decay + r);
+      for (int64_t j = 0; j < block.count; ++j) s_.live[at + j] |= block.live[j];
+      add_to_softmax(n);
     }
-    if (moved && wants_out_) scale_results();
+    if (!wants_out_) return;
+    load_key_pairs(p_.value, p_.v, panels_[0], first, count, s_.live, s_.values);
+    for (size_t n = 0; n < panels_.size(); ++n)
+      if (s_.blocks[n].count > 0) accumulate(n, first);
   }
 
-  void scale_results() {
+  /// Scores become weights e^(logit - shift); what was summed before follows when the shift moves.
+  void add_to_softmax(size_t n) {
+    const int64_t count = s_.blocks[n].count;
+    const bool drops = p_.dropout_threshold > 0 && wants_out_;
+    if (drops) fill_dropout_factors(p_, panels_[n], s_.blocks[n], s_.terms, lanes_);
+    for (int64_t r = 0; r < panels_[n].width(); r += lanes()) {
+      const FloatV shift = move_shift(n, r, count);
+      if (drops)
+        exponentiate<true>(n, r, count, shift);
+      else
+        exponentiate<false>(n, r, count, shift);
+    }
+  }
+
+  /// The shift is the largest score so far, or one that lies below it by no more than a factor of 2^8 of the weights:
+  /// it seldom has to move. Returns it, or 0 for rows that saw nothing yet.
+  FloatV move_shift(size_t n, int64_t r, int64_t count) {
     const FloatTag d;
-    for (int64_t v = 0; v < p_.value_dim; ++v)
-      for (int64_t r = 0; r < t_.width(); r += lanes()) {
-        float* at = s_.results + v * s_.stride + r;
-        hn::Store(hn::Mul(hn::Load(d, at), hn::Load(d, s_.decay + r)), d, at);
-      }
+    const FloatV slack = hn::Set(d, std::min(8 / log2_, 1e30f));
+    const float* column = scores(n) + r;
+    const FloatV old_shift = hn::Load(d, shift(n) + r);
+    // A NaN may or may not come through Max; it always comes through the exponential and the sum.
+    FloatV max0 = hn::Load(d, max(n) + r), max1 = max0;
+    int64_t j = 0;
+    for (; j + 2 <= count; j += 2, column += 2 * lanes_) {
+      max0 = hn::Max(max0, hn::Load(d, column));
+      max1 = hn::Max(max1, hn::Load(d, column + lanes_));
+    }
+    if (j < count) max0 = hn::Max(max0, hn::Load(d, column));
+    const FloatV largest = hn::Max(max0, max1);
+    hn::Store(largest, d, max(n) + r);
+    const auto finite_or_zero = [](FloatV x) HWY_ATTR { return hn::IfThenElseZero(hn::Ne(x, minus_infinity()), x); };
+    if (hn::AllFalse(d, hn::Gt(largest, hn::Add(old_shift, slack)))) return finite_or_zero(old_shift);
+    const FloatV new_shift = finite_or_zero(largest);
+    const FloatV decay = exp2_below_128<6>(hn::Mul(hn::Sub(old_shift, new_shift), hn::Set(d, log2_)));
+    hn::Store(largest, d, shift(n) + r);
+    hn::Store(hn::Mul(hn::Load(d, sum(n) + r), decay), d, sum(n) + r);
+    for (float* at = results(n) + r; at < results(n) + p_.value_dim * lanes_; at += lanes_)
+      hn::Store(hn::Mul(hn::Load(d, at), decay), d, at);
+    return new_shift;
   }
 
-  void drop(const KeyBlock& block) {
+  /// Weights in place of one vector of scores, times the factors of dropout in `terms`; the sum is without them.
+  template <bool kDrops>
+  void exponentiate(size_t n, int64_t r, int64_t count, FloatV shift) {
+    // Pairs are rounded to bf16: degree 4 is exact enough by far.
+    constexpr int kDegree = std::is_same_v<E, Pair> ? 4 : 6;
     const FloatTag d;
-    fill_dropout_factors(p_, t_, block, s_.terms, s_.stride);
-    for (int64_t j = 0; j < block.count; ++j)
-      for (int64_t r = 0; r < t_.width(); r += lanes()) {
-        float* at = s_.scores + j * s_.stride + r;
-        hn::Store(hn::Mul(hn::Load(d, at), hn::Load(d, s_.terms + j * s_.stride + r)), d, at);
-      }
+    const FloatV to_log2 = hn::Set(d, log2_);
+    FloatV total = hn::Load(d, sum(n) + r);
+    const float* from = scores(n) + r;
+    E* to = reinterpret_cast<E*>(scores(n)) + r;
+    const auto weight = [&](int64_t j) HWY_ATTR {
+      // The difference first: a product of large scores alone would lose what lies between them.
+      const FloatV x = exp2_below_128<kDegree>(hn::Mul(hn::Sub(hn::Load(d, from + j * lanes_), shift), to_log2));
+      total = hn::Add(total, x);
+      return kDrops ? hn::Mul(x, hn::Load(d, s_.terms + j * lanes_ + r)) : x;
+    };
+    int64_t j = 0;
+    for (; j + 2 <= count; j += 2) {
+      const FloatV first = weight(j), second = weight(j + 1);
+      store_two_rows(first, second, to + units<E>(j) * lanes_, lanes_);
+    }
+    if (j < count) store_last_row(weight(j), to + units<E>(j) * lanes_);
+    hn::Store(total, d, sum(n) + r);
   }
 
-  /// results[d][lane] += sum over keys of values[key][d] * probability[key][lane]
-  void accumulate(const KeyBlock& block) {
-    gemm<Left::kTransposed, true>({.m = p_.value_dim,
-                                   .n = t_.width(),
-                                   .k = block.count,
-                                   .a = s_.rows,
-                                   .a_stride = padded(p_.value_dim),
-                                   .b = s_.scores,
-                                   .b_stride = s_.stride,
-                                   .c = s_.results,
-                                   .c_stride = s_.stride});
+  /// results[d][lane] += sum over keys of values[key][d] * weights[key][lane]
+  void accumulate(size_t n, int64_t first) {
+    const KeyBlock& block = s_.blocks[n];
+    gemm<Left::kTransposed, true>(Gemm<E>{.m = p_.value_dim,
+                                          .n = panels_[n].width(),
+                                          .k = units<E>(block.count),
+                                          .a = s_.values + units<E>(block.first - first) * padded(p_.value_dim),
+                                          .a_stride = padded(p_.value_dim),
+                                          .b = reinterpret_cast<const E*>(scores(n)),
+                                          .b_stride = lanes_,
+                                          .c = results(n),
+                                          .c_stride = lanes_});
   }
 
-  void store(const Tensor& out, const Tensor& lse) {
-    const int64_t stride = padded(p_.value_dim), begin = t_.sequence.q_begin;
-    if (out.present()) transpose(s_.results, s_.stride, p_.value_dim, t_.count, s_.rows, stride);
-    for (int64_t r = 0; r < t_.count; ++r) {
-      const bool sees_nothing = s_.sum[r] == 0;  // the largest logit adds 1, a NaN adds NaN
-      const double row_lse = sees_nothing ? p_.sinks_lse(t_.h[r]) : row_logsumexp(r);
+  void store(size_t n, const Tensor& out, const Tensor& lse) {
+    const Panel& t = panels_[n];
+    const int64_t stride = padded(p_.value_dim), begin = t.sequence.q_begin;
+    if (out.present()) transpose(results(n), lanes_, p_.value_dim, t.count, s_.rows, stride);
+    for (int64_t r = 0; r < t.count; ++r) {
+      const bool sees_nothing = sum(n)[r] == 0;  // the largest logit adds 1, a NaN adds NaN
+      const double logit_shift = shift(n)[r] * logits_per_score(p_);
+      const double row_lse = sees_nothing ? p_.sinks_lse(t.h[r]) : row_logsumexp(t.h[r], logit_shift, sum(n)[r]);
       if (lse.present())
-        lse.as<float>()[stat_offset(lse, t_.batch, t_.h[r], begin + t_.i[r])] = static_cast<float>(row_lse);
+        lse.as<float>()[stat_offset(lse, t.batch, t.h[r], begin + t.i[r])] = static_cast<float>(row_lse);
       if (!out.present()) continue;
       float* row = s_.rows + r * stride;
       if (sees_nothing) std::fill_n(row, p_.value_dim, 0.0f);
-      const float factor = sees_nothing || !p_.normalize ? 1 : static_cast<float>(std::exp(s_.max[r] - row_lse));
+      const double unit = p_.normalize ? row_lse : max(n)[r] * logits_per_score(p_);
+      const float factor = sees_nothing ? 1 : static_cast<float>(std::exp(logit_shift - unit));
       store_row(row, factor, p_.value_dim, out.data, out.dtype,
-                strides_of(out).offset(t_.batch, begin + t_.i[r], t_.h[r]));
+                strides_of(out).offset(t.batch, begin + t.i[r], t.h[r]));
     }
   }
 
-  /// Of the visible logits and the sinks of row r.
-  double row_logsumexp(int64_t r) const {
-    const double max = s_.max[r];
-    double shift = max;
-    for (int64_t a = 0; a < p_.num_sinks; ++a) shift = std::max(shift, p_.sink_at(t_.h[r], a));
-    double sum = s_.sum[r] * std::exp(max - shift);
-    for (int64_t a = 0; a < p_.num_sinks; ++a) sum += std::exp(p_.sink_at(t_.h[r], a) - shift);
-    return shift + std::log(sum);
+  /// Of a row's sinks, and of visible logits whose exponentials relative to `shift` add up to `sum`.
+  double row_logsumexp(int64_t h, double shift, double sum) const {
+    double max = shift;
+    for (int64_t a = 0; a < p_.num_sinks; ++a) max = std::max(max, p_.sink_at(h, a));
+    double total = sum * std::exp(shift - max);
+    for (int64_t a = 0; a < p_.num_sinks; ++a) total += std::exp(p_.sink_at(h, a) - max);
+    return max + std::log(total);
   }
 
   const Problem& p_;
   const CpuConfig& config_;
-  const RowTile& t_;
-  const ForwardScratch s_;
+  const ForwardScratch<E> s_;
+  const int64_t lanes_;
+  const float log2_;
+  std::span<const Panel> panels_ = {};
   bool wants_out_ = true;
 };
 
-void forward_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
-                  const Tensor& lse, std::byte* memory) {
+template <class E>
+void run_forward_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
+                      const Tensor& lse, std::byte* memory) {
   const Sequence s = p.sequence(place.sequence, nullptr);
-  const int64_t heads = p.group(), rows = s.q_len * heads;
   // The last rows of a causal sequence see the most keys: they go first, so that threads finish together.
   const int64_t first = (place.num_blocks - 1 - place.block) * config.block_q;
-  RowTile tile;
-  tile.set(p, s, place.kv_head, place.kv_head * heads, heads, first, std::min<int64_t>(config.block_q, rows - first));
+  const int64_t count = std::min<int64_t>(config.block_q, s.q_len * p.group() - first);
   cpu::Carver carver(memory);
-  ForwardTile(p, config, tile, ForwardScratch::carve(p, config, carver)).run(out, lse);
+  ForwardTile<E>(p, config, ForwardScratch<E>::carve(p, config, carver)).run(s, place.kv_head, first, count, out, lse);
+}
+
+void forward_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
+                  const Tensor& lse, std::byte* memory) {
+  if (uses_pairs(p, config)) return run_forward_tile<Pair>(p, config, place, out, lse, memory);
+  run_forward_tile<float>(p, config, place, out, lse, memory);
+}
+
+size_t forward_scratch_bytes(const Problem& p, const CpuConfig& config) {
+  cpu::Carver carver;
+  if (uses_pairs(p, config))
+    ForwardScratch<Pair>::carve(p, config, carver);
+  else
+    ForwardScratch<float>::carve(p, config, carver);
+  return carver.used();
 }
 
 }  // namespace
@@ -259,11 +340,11 @@ struct FlashAttentionCpu {
   static Support supports(const Call<FlashAttention>& call, const DeviceProperties&) {
     return attention::supports_cpu(call.inputs);
   }
-  static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties&) {
-    return attention::cpu_heuristic(attention::make_problem(call.inputs, call.params));
+  static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties& device) {
+    return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
   }
-  static std::vector<Config> candidates(const Call<FlashAttention>&, const DeviceProperties&) {
-    return attention::cpu_candidates();
+  static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties&) {
+    return attention::cpu_candidates<Config>(attention::make_problem(call.inputs, call.params));
   }
   static size_t workspace_bytes(const Call<FlashAttention>& call, const Config& config,
                                 const DeviceProperties& device) {

@@ -169,14 +169,16 @@ Problem in_double(const Problem& p) {
 /// Inputs are exact in both calls, so only the result's own rounding depends on its dtype.
 double tolerance(DType dtype) { return dtype == DType::bf16 ? 1.6e-2 : dtype == DType::f16 ? 2e-3 : 2e-5; }
 
-void expect_close(const Tensor& actual, const Tensor& expected, const std::string& what) {
+/// `arithmetic` is the dtype that the kernel may have rounded weights to.
+void expect_close(const Tensor& actual, const Tensor& expected, const std::string& what,
+                  DType arithmetic = DType::f32) {
   ASSERT_EQ(actual.present(), expected.present()) << what;
   double largest = 1;
   for (int64_t n = 0; n < expected.num_elements(); ++n) {
     const double x = std::abs(get(expected, n));
     if (std::isfinite(x)) largest = std::max(largest, x);
   }
-  const double allowed = tolerance(actual.dtype) * largest;
+  const double allowed = std::max(tolerance(actual.dtype), tolerance(arithmetic)) * largest;
   for (int64_t n = 0; n < expected.num_elements(); ++n) {
     const double x = get(actual, n), y = get(expected, n);
     if (std::isnan(y))
@@ -206,11 +208,12 @@ void expect_gradients_close(const Gradients& actual, const Gradients& expected, 
 }
 
 /// Forward and backward against the reference in double; the backward gets the same out and lse on both sides.
-void expect_right(Problem& p, const std::string& what, const PlanOptions& cpu = kCpu) {
+void expect_right(Problem& p, const std::string& what, const PlanOptions& cpu = kCpu,
+                  const PlanOptions& cpu_backward = kCpu) {
   Problem wide = in_double(p);
   const auto actual = flash_attention(p.in, p.params, {.plan = cpu});
   const auto expected = flash_attention(wide.in, wide.params, {.plan = kReference});
-  expect_close(actual.out, expected.out, what + " out");
+  expect_close(actual.out, expected.out, what + " out", p.in.query.dtype);
   expect_close(actual.lse, expected.lse, what + " lse");
   if (!p.params.normalize_output || ::testing::Test::HasFatalFailure()) return;
 
@@ -226,7 +229,7 @@ void expect_right(Problem& p, const std::string& what, const PlanOptions& cpu = 
     wide.arrays.push_back(convert(from, DType::f64));
     *to = wide.arrays.back();
   }
-  expect_gradients_close(execute<FlashAttentionBackward>(in, p.params, {.plan = cpu}),
+  expect_gradients_close(execute<FlashAttentionBackward>(in, p.params, {.plan = cpu_backward}),
                          execute<FlashAttentionBackward>(wide_in, wide.params, {.plan = kReference}), what);
 }
 
@@ -259,12 +262,18 @@ TEST(FlashAttentionCpu, every_instruction_set_is_right) {
 }
 
 TEST(FlashAttentionCpu, every_config_is_right) {
-  for (const attention::CpuConfig& config : attention::cpu_candidates())
-    for (unsigned seed = 100; seed < 108; ++seed) {
+  attention::Problem bf16;
+  bf16.query.dtype = DType::bf16;
+  unsigned seed = 100;
+  for (const auto& config : attention::cpu_candidates<attention::CpuBackwardConfig>(bf16))
+    for (const unsigned past = seed + 3; seed < past; ++seed) {
       Problem p = random_problem(seed);
-      PlanOptions options = kCpu;
-      options.config = ConfigValues{{"block_q", config.block_q}, {"block_k", config.block_k}};
-      expect_right(p, "seed " + std::to_string(seed), options);
+      PlanOptions forward = kCpu, backward = kCpu;
+      forward.config =
+          ConfigValues{{"block_q", config.block_q}, {"block_k", config.block_k}, {"bf16_dot", config.bf16_dot}};
+      backward.config = forward.config;
+      backward.config->emplace_back("key_parts", config.key_parts);
+      expect_right(p, "seed " + std::to_string(seed), forward, backward);
       if (::testing::Test::HasFatalFailure()) return;
     }
 }
@@ -282,7 +291,7 @@ TEST(FlashAttentionCpu, window_edges_meet_block_edges) {
         p.params.attention_sink_size = sinks;
         expect_right(p,
                      "window " + std::to_string(left) + " " + std::to_string(right) + " sinks " + std::to_string(sinks),
-                     options);
+                     options, options);
         if (::testing::Test::HasFatalFailure()) return;
       }
 }

@@ -7,24 +7,24 @@ namespace ejk {
 namespace {
 
 /// What both directions have in common: everything but `run` and its workspace.
-template <class Op>
+template <class Op, class ConfigOf>
 struct SdpaCpu {
   static constexpr std::string_view kName = "cpu";
   static constexpr Platform kPlatform = Platform::cpu;
-  using Config = attention::CpuConfig;
+  using Config = ConfigOf;
 
   static Support supports(const Call<Op>& call, const DeviceProperties&) {
     return attention::supports_cpu(attention::flash_inputs(call.inputs));
   }
-  static Config heuristic(const Call<Op>& call, const DeviceProperties&) {
-    return attention::cpu_heuristic(attention::make_problem(call.inputs, call.params));
+  static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
+    return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
   }
-  static std::vector<Config> candidates(const Call<Op>&, const DeviceProperties&) {
-    return attention::cpu_candidates();
+  static std::vector<Config> candidates(const Call<Op>& call, const DeviceProperties&) {
+    return attention::cpu_candidates<Config>(attention::make_problem(call.inputs, call.params));
   }
 };
 
-struct Forward : SdpaCpu<ScaledDotProductAttention> {
+struct Forward : SdpaCpu<ScaledDotProductAttention, attention::CpuConfig> {
   static size_t workspace_bytes(const Call<ScaledDotProductAttention>& call, const Config& config,
                                 const DeviceProperties& device) {
     return attention::forward_cpu_workspace(attention::make_problem(call.inputs, call.params), config, device);
@@ -35,7 +35,7 @@ struct Forward : SdpaCpu<ScaledDotProductAttention> {
   }
 };
 
-struct Backward : SdpaCpu<ScaledDotProductAttentionBackward> {
+struct Backward : SdpaCpu<ScaledDotProductAttentionBackward, attention::CpuBackwardConfig> {
   static size_t workspace_bytes(const Call<ScaledDotProductAttentionBackward>& call, const Config& config,
                                 const DeviceProperties& device) {
     return attention::backward_cpu_workspace(attention::make_problem(call.inputs, call.params), config, device);

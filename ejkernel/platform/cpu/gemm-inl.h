@@ -1,5 +1,6 @@
-// Small matrix products of float tiles that lie in cache: the arithmetic of attention kernels.
-// Included once per instruction set, after simd-inl.h.
+// Small matrix products of tiles that lie in cache: the arithmetic of attention kernels. Factors hold floats, or pairs
+// of bf16 numbers that follow each other along the summed dimension (layout.h, Pair); sums are float32. Included once
+// per instruction set, after simd-inl.h.
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::cpu::HWY_NAMESPACE {
@@ -7,11 +8,13 @@ namespace ejk::cpu::HWY_NAMESPACE {
 /// Where element (m, k) of the left factor is: a[m * stride + k], or a[k * stride + m] for a transposed one.
 enum class Left { kRows, kTransposed };
 
+template <class E>
 struct Gemm {
-  int64_t m, n, k;  ///< c is m x n; n is rounded up to whole vectors, so rows of b and c are padded
-  const float* a;
+  int64_t m, n;  ///< c is m x n; n is rounded up to whole vectors, so rows of b and c are padded
+  int64_t k;     ///< in elements E: numbers, or pairs of them
+  const E* a;
   int64_t a_stride;
-  const float* b;  ///< [k][n]
+  const E* b;  ///< [k][n]
   int64_t b_stride;
   float* c;  ///< [m][n]
   int64_t c_stride;
@@ -19,15 +22,38 @@ struct Gemm {
 
 namespace gemm_detail {
 
-/// Rows of c that are summed in registers at once, times two vectors. AVX2 and SSE2 have 16 registers, the others 32.
+/// Rows of c that are summed in registers at once, times two vectors. AVX2 and SSE have 16 registers, the others 32.
 inline constexpr int kRows = (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3) ? 4 : 8;
 
-template <Left kLeft, int kRow, int kNumRows, int kVectors>
-HWY_INLINE void multiply(const float* a, int64_t a_stride, FloatV b0, FloatV b1, FloatV& c0, FloatV& c1) {
+HWY_INLINE FloatV broadcast(const float* x) { return hn::Set(FloatTag(), *x); }
+HWY_INLINE WordV broadcast(const Pair* x) { return hn::Set(WordTag(), x->bits); }
+
+HWY_INLINE FloatV load(const float* x) { return hn::Load(FloatTag(), x); }
+HWY_INLINE WordV load(const Pair* x) { return hn::Load(WordTag(), &x->bits); }
+
+HWY_INLINE FloatV multiply_add(FloatV x, FloatV y, FloatV sum) { return hn::MulAdd(x, y, sum); }
+
+/// sum + x.low * y.low + x.high * y.high
+HWY_INLINE FloatV multiply_add(WordV x, WordV y, FloatV sum) {
+  const FloatTag d;
+#if HWY_NATIVE_DOT_BF16
+  const hn::Repartition<hwy::bfloat16_t, FloatTag> pairs;
+  FloatV unused = hn::Zero(d);
+  return hn::ReorderWidenMulAccumulate(d, hn::BitCast(pairs, x), hn::BitCast(pairs, y), sum, unused);
+#else
+  const WordTag dw;
+  const auto low = [&](WordV pair) HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<16>(pair)); };
+  const auto high = [&](WordV pair) HWY_ATTR { return hn::BitCast(d, hn::And(pair, hn::Set(dw, 0xffff0000u))); };
+  return hn::MulAdd(high(x), high(y), hn::MulAdd(low(x), low(y), sum));
+#endif
+}
+
+template <Left kLeft, int kRow, int kNumRows, int kVectors, class E, class V>
+HWY_INLINE void multiply(const E* a, int64_t a_stride, V b0, V b1, FloatV& c0, FloatV& c1) {
   if constexpr (kRow < kNumRows) {
-    const FloatV x = hn::Set(FloatTag(), kLeft == Left::kRows ? a[kRow * a_stride] : a[kRow]);
-    c0 = hn::MulAdd(x, b0, c0);
-    if constexpr (kVectors == 2) c1 = hn::MulAdd(x, b1, c1);
+    const V x = broadcast(kLeft == Left::kRows ? a + kRow * a_stride : a + kRow);
+    c0 = multiply_add(x, b0, c0);
+    if constexpr (kVectors == 2) c1 = multiply_add(x, b1, c1);
   }
 }
 
@@ -45,15 +71,15 @@ HWY_INLINE void finish(float* c, int64_t stride, FloatV c0, FloatV c1) {
 }
 
 /// kNumRows rows x kVectors vectors of c. Vectors of scalable size cannot stand in arrays: hence the sixteen names.
-template <Left kLeft, int kNumRows, int kVectors, bool kAdd>
-HWY_INLINE void block(const Gemm& g, const float* a, const float* b, float* c) {
+template <Left kLeft, int kNumRows, int kVectors, bool kAdd, class E>
+HWY_INLINE void block(const Gemm<E>& g, const E* a, const E* b, float* c) {
   const FloatTag d;
   FloatV c00 = hn::Zero(d), c01 = c00, c10 = c00, c11 = c00, c20 = c00, c21 = c00, c30 = c00, c31 = c00;
   FloatV c40 = c00, c41 = c00, c50 = c00, c51 = c00, c60 = c00, c61 = c00, c70 = c00, c71 = c00;
   const int64_t stride = g.a_stride, a_step = kLeft == Left::kRows ? 1 : stride;
   for (int64_t k = 0; k < g.k; ++k, a += a_step, b += g.b_stride) {
-    const FloatV b0 = hn::Load(d, b);
-    const FloatV b1 = kVectors == 2 ? hn::Load(d, b + hn::Lanes(d)) : b0;
+    const auto b0 = load(b);
+    const auto b1 = kVectors == 2 ? load(b + hn::Lanes(d)) : b0;
     multiply<kLeft, 0, kNumRows, kVectors>(a, stride, b0, b1, c00, c01);
     multiply<kLeft, 1, kNumRows, kVectors>(a, stride, b0, b1, c10, c11);
     multiply<kLeft, 2, kNumRows, kVectors>(a, stride, b0, b1, c20, c21);
@@ -74,9 +100,9 @@ HWY_INLINE void block(const Gemm& g, const float* a, const float* b, float* c) {
 }
 
 /// All rows of one column of blocks, the last ones in smaller blocks.
-template <Left kLeft, int kVectors, bool kAdd>
-HWY_INLINE void column(const Gemm& g, int64_t n) {
-  const float* b = g.b + n;
+template <Left kLeft, int kVectors, bool kAdd, class E>
+HWY_INLINE void column(const Gemm<E>& g, int64_t n) {
+  const E* b = g.b + n;
   int64_t m = 0;
   const auto rows = [&]<int kNumRows>() HWY_ATTR {
     block<kLeft, kNumRows, kVectors, kAdd>(g, g.a + (kLeft == Left::kRows ? m * g.a_stride : m), b,
@@ -92,8 +118,8 @@ HWY_INLINE void column(const Gemm& g, int64_t n) {
 }  // namespace gemm_detail
 
 /// c = a * b, or c += a * b. The order of each sum depends on nothing but k. b and c are aligned to a vector.
-template <Left kLeft, bool kAdd>
-HWY_NOINLINE void gemm(const Gemm& g) {
+template <Left kLeft, bool kAdd, class E>
+HWY_NOINLINE void gemm(const Gemm<E>& g) {
   int64_t n = 0;
   for (; n + lanes() < g.n; n += 2 * lanes()) gemm_detail::column<kLeft, 2, kAdd>(g, n);
   if (n < g.n) gemm_detail::column<kLeft, 1, kAdd>(g, n);

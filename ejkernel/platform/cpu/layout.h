@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <type_traits>
 
 namespace ejk::cpu {
 
@@ -14,6 +14,18 @@ inline constexpr size_t kAlignment = 64;
 constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 constexpr int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 constexpr int64_t padded(int64_t floats) { return round_up(floats, kMaxLanes); }
+
+/// Two bf16 numbers that follow each other along the dimension that a product sums over, the first in the low half:
+/// what the processors' bf16 dot instructions multiply.
+struct Pair {
+  uint32_t bits;
+};
+
+/// Elements E that hold `numbers` numbers of the summed dimension; the second half of an odd last pair is 0.
+template <class E>
+constexpr int64_t units(int64_t numbers) {
+  return std::is_same_v<E, Pair> ? ceil_div(numbers, 2) : numbers;
+}
 
 /// Cuts one block of memory into aligned pieces. Run once without memory, it measures; so the same code that carves a
 /// workspace says how large it must be.

@@ -6,8 +6,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::cpu::HWY_NAMESPACE {
 
-using WordV = hn::Vec<WordTag>;
-
 /// Replaces the counters' words by ten rounds of them: four words of random bits per lane.
 HWY_INLINE void philox4x32(WordV& c0, WordV& c1, WordV& c2, WordV& c3, uint32_t key0, uint32_t key1) {
   const WordTag d;

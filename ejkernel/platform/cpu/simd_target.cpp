@@ -9,6 +9,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::cpu::HWY_NAMESPACE {
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+bool native_bf16_dot() { return HWY_NATIVE_DOT_BF16 != 0; }
 }  // namespace ejk::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -17,6 +18,7 @@ namespace ejk::cpu {
 namespace {
 
 HWY_EXPORT(target_name);
+HWY_EXPORT(native_bf16_dot);
 
 void choose_among(int64_t targets) {
   hwy::SetSupportedTargetsForTest(targets);
@@ -26,6 +28,8 @@ void choose_among(int64_t targets) {
 }  // namespace
 
 std::string_view simd_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+
+bool has_bf16_dot() { return HWY_DYNAMIC_DISPATCH(native_bf16_dot)(); }
 
 std::vector<std::string_view> simd_targets() {
   std::vector<std::string_view> names;

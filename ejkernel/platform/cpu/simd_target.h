@@ -10,6 +10,9 @@ namespace ejk::cpu {
 /// Highway's name of the one in use: "AVX3_ZEN4".
 std::string_view simd_target();
 
+/// True when it has instructions that multiply pairs of bf16 and add to float32.
+bool has_bf16_dot();
+
 /// Those that were compiled and that this machine has, best first.
 std::vector<std::string_view> simd_targets();
 

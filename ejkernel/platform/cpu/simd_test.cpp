@@ -54,7 +54,7 @@ void transpose_any(const float* from, int64_t from_stride, int64_t rows, int64_t
 }
 void multiply(int64_t m, int64_t n, int64_t k, bool transposed, bool add, const float* a, int64_t a_stride,
               const float* b, int64_t b_stride, float* c, int64_t c_stride) {
-  const Gemm g{m, n, k, a, a_stride, b, b_stride, c, c_stride};
+  const Gemm<float> g{m, n, k, a, a_stride, b, b_stride, c, c_stride};
   if (transposed)
     add ? gemm<Left::kTransposed, true>(g) : gemm<Left::kTransposed, false>(g);
   else
