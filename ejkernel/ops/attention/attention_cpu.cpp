@@ -186,11 +186,6 @@ struct Forward : AttentionCpu<Attention, CpuConfig> {
 };
 
 struct Backward : AttentionCpu<AttentionBackward, CpuBackwardConfig> {
-  /// What the forward gives to the backward is float32: weights are not rounded on the way.
-  static CpuConfig widened(CpuConfig config) {
-    config.bf16_dot = 0;
-    return config;
-  }
   static size_t workspace_bytes(const Call<AttentionBackward>& call, const Config& config,
                                 const DeviceProperties& device) {
     const Problem p = make_problem(call.inputs, call.params);
@@ -201,6 +196,7 @@ struct Backward : AttentionCpu<AttentionBackward, CpuBackwardConfig> {
     const Problem p = make_problem(call.inputs, call.params);
     const auto& to = call.outputs;
     const Memory memory(p, true, context.workspace.data());
+    // What the forward gives to the backward is float32: weights are not rounded on the way.
     forward_cpu(p, memory.out, memory.lse, widened(config), memory.rest(context));
     backward_cpu(p,
                  {.out = memory.out, .lse = memory.lse, .d_out = call.inputs.d_out, .d_weights = call.inputs.d_weights},

@@ -66,6 +66,24 @@ std::vector<CpuBackwardConfig> cpu_candidates(const Problem& p) {
   return all;
 }
 
+bool is_tiny(const Tensor& t) {
+  const Strides strides = strides_of(t);
+  const int64_t batches = t.rank() == 4 ? t.shape[0] : 1, rows = t.shape[-3], heads = t.shape[-2], dims = t.shape[-1];
+  const auto* numbers = t.as<const uint16_t>();
+  bool any = false;
+  for (int64_t b = 0; b < batches; ++b)
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t h = 0; h < heads; ++h) {
+        const uint16_t* at = numbers + strides.offset(b, row, h);
+        for (int64_t i = 0; i < dims; ++i) {
+          const int exponent = at[i] >> 7 & 0xff;
+          if (exponent >= 127 - 50 && exponent < 255) return false;  // infinities and NaN prove nothing
+          any = any || (at[i] & 0x7fff) != 0;
+        }
+      }
+  return any;
+}
+
 void BlockMap::build(const Problem& p, Side side, int64_t rows, int64_t rows_per_block, int64_t* first,
                      uint32_t* status) {
   first_ = first, num_sequences_ = p.num_sequences, num_kv_heads_ = p.num_kv_heads, overlapping_ = false;

@@ -41,10 +41,22 @@ struct CpuBackwardConfig : CpuConfig {
 };
 inline constexpr int kMaxBlockK = 256;
 
-/// True when products are of pairs of bf16; `d_out` is absent in a forward.
-inline bool uses_pairs(const Problem& p, const CpuConfig& config, const Tensor& d_out = {}) {
-  return config.bf16_dot == 1 && p.query.dtype == DType::bf16 && (!d_out.present() || d_out.dtype == DType::bf16);
+/// True when products are of pairs of bf16.
+inline bool uses_pairs(const Problem& p, const CpuConfig& config) {
+  return config.bf16_dot == 1 && p.query.dtype == DType::bf16;
 }
+
+/// The config with everything widened to float32.
+template <class Config>
+Config widened(Config config) {
+  config.bf16_dot = 0;
+  return config;
+}
+
+/// True when a [batch, row, head, dim] tensor of bf16 is tiny: it has numbers other than 0, and all are below 2^-50.
+/// The dot instructions take subnormal products for 0, which would then be seen. Stops at the first number that is
+/// larger.
+bool is_tiny(const Tensor& t);
 
 Support supports_cpu(const FlashAttention::Inputs& in);
 /// For CpuConfig and CpuBackwardConfig.

@@ -34,6 +34,8 @@
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
 // And after that:
 #include "ejkernel/ops/flash_attention/attention_gradient_tiles-inl.h"
+// And last:
+#include "ejkernel/ops/flash_attention/attention_key_gradient-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attention::HWY_NAMESPACE {
@@ -119,231 +121,6 @@ void delta_task(const BackwardCall& call, const BlockMap::Place& place, std::byt
 // ---- keys: dK, dV and shares of dQ ----
 
 template <class E>
-struct KeyScratch : GradientScratch<E> {
-  int64_t tile_stride;  ///< of tiles with query rows side by side
-  // Of a block of keys.
-  E* keys;          ///< rows [block_k][units(head_dim)]
-  E* values;        ///< rows [block_k][units(value_dim)]
-  E* key_pairs;     ///< row pairs [units(block_k)][head_dim], of the keys that are live
-  uint8_t* live;    ///< [block_k]: some row of the tiles so far sees the key
-  float* d_keys;    ///< [block_k][head_dim]
-  float* d_values;  ///< [block_k][value_dim]
-  // Of a tile of query rows.
-  E* queries;           ///< panel
-  E* d_outs;            ///< panel
-  E* query_pairs;       ///< row pairs [units(block_q)][head_dim], zeros for rows that see nothing
-  E* d_out_pairs;       ///< row pairs [units(block_q)][value_dim], likewise
-  E* weights;           ///< P as rows [block_k][units(block_q)]
-  E* d_logits;          ///< dS as rows [block_k][units(block_q)]
-  E* d_logit_pairs;     ///< dS as row pairs [units(block_k)][block_q]
-  uint8_t* sees_block;  ///< [block_q]: row sees a key of the block
-
-  static KeyScratch carve(const Problem& p, const CpuConfig& config, cpu::Carver& carver) {
-    KeyScratch s;
-    s.GradientScratch<E>::carve(p, config, carver);
-    const int64_t block_q = config.block_q, block_k = config.block_k;
-    const int64_t head_dim = padded(p.head_dim), value_dim = padded(p.value_dim);
-    s.tile_stride = units<E>(block_q);
-    s.keys = carver.take<E>(block_k * padded(units<E>(p.head_dim)));
-    s.values = carver.take<E>(block_k * padded(units<E>(p.value_dim)));
-    s.key_pairs = carver.take<E>(units<E>(block_k) * head_dim);
-    s.live = carver.take<uint8_t>(block_k);
-    s.d_keys = carver.take<float>(block_k * head_dim);
-    s.d_values = carver.take<float>(block_k * value_dim);
-    s.queries = carver.take<E>(units<E>(p.head_dim) * panel_rows());
-    s.d_outs = carver.take<E>(units<E>(p.value_dim) * panel_rows());
-    s.query_pairs = carver.take<E>(units<E>(block_q) * head_dim);
-    s.d_out_pairs = carver.take<E>(units<E>(block_q) * value_dim);
-    s.weights = carver.take<E>(block_k * s.tile_stride);
-    s.d_logits = carver.take<E>(block_k * s.tile_stride);
-    s.d_logit_pairs = std::is_same_v<E, float> ? s.d_logits : carver.take<E>(units<E>(block_k) * block_q);
-    s.sees_block = carver.take<uint8_t>(block_q);
-    return s;
-  }
-};
-
-/// All blocks of keys of one part of one kv head.
-template <class E>
-class KeyTask {
- public:
-  KeyTask(const BackwardCall& call, const Sequence& sequence, int64_t kv_head, int64_t part,
-          const KeyScratch<E>& scratch)
-      : call_(call),
-        p_(call.problem),
-        sequence_(sequence),
-        kv_head_(kv_head),
-        s_(scratch),
-        num_rows_(sequence.q_len * call.problem.group()),
-        first_row_(call.first_row_of(part, call.problem.batch_of(sequence), kv_head, sequence.q_begin)),
-        wants_key_(call.wanted.key.present()),
-        wants_value_(call.wanted.value.present()) {}
-
-  /// Blocks `part`, part + key_parts, ...: under a causal mask all parts then have about as much to do.
-  void run(int64_t part) {
-    std::fill_n(call_.sees + first_row_, num_rows_, uint8_t{0});
-    if (call_.d_query != nullptr)
-      std::fill_n(call_.d_query + first_row_ * padded(p_.head_dim), num_rows_ * padded(p_.head_dim), 0.0f);
-    const int64_t block_k = call_.config.block_k;
-    for (int64_t first = part * block_k; first < sequence_.k_len; first += call_.key_parts * block_k)
-      add_key_block(first, std::min(block_k, sequence_.k_len - first));
-  }
-
- private:
-  void add_key_block(int64_t first, int64_t count) {
-    first_ = first, count_ = count;
-    std::fill_n(s_.live, count, uint8_t{0});
-    std::fill_n(s_.d_keys, count * padded(p_.head_dim), 0.0f);
-    std::fill_n(s_.d_values, count * padded(p_.value_dim), 0.0f);
-    bool loaded = false;
-    for (int64_t row = 0; row < num_rows_; row += call_.config.block_q) {
-      const int64_t rows = std::min<int64_t>(call_.config.block_q, num_rows_ - row);
-      if (!find_tile(row, rows, loaded)) continue;
-      if (wants_key_) multiply(s_.d_logits, rows, p_.query, p_.q, s_.query_pairs, s_.d_keys);
-      if (wants_value_ && call_.given.d_out.present())
-        multiply(s_.weights, rows, call_.given.d_out, strides_of(call_.given.d_out), s_.d_out_pairs, s_.d_values);
-      if (call_.d_query != nullptr) add_to_d_query(row, rows);
-    }
-    store(call_.wanted.key, s_.d_keys, p_.scale);
-    store(call_.wanted.value, s_.d_values, 1);
-  }
-
-  /// P and dS of the block for a tile of query rows. False when none of them sees any of the keys.
-  bool find_tile(int64_t row, int64_t rows, bool& loaded) {
-    bool any = false, newly_live = false;
-    std::fill_n(s_.sees_block, rows, uint8_t{0});
-    first_tile_row_ = row;
-    for (int64_t at = 0; at < rows; at += panel_rows()) {
-      Panel& t = panel_;
-      set_rows(call_, sequence_, kv_head_, row + at, std::min(panel_rows(), rows - at), t);
-      KeyBlock block;
-      set_visible_part(t, first_, count_, block);
-      if (block.count > 0 && !loaded) load_block(t), loaded = true;
-      if (block.count == 0 || !compute(t, block)) {
-        fill_tile(at, 0, count_, t.width());
-        continue;
-      }
-      any = true;
-      const int64_t offset = block.first - first_;
-      fill_tile(at, 0, offset, t.width());
-      fill_tile(at, offset + block.count, count_, t.width());
-      copy_to_tile(at, offset, block.count, t.width());
-      for (int64_t r = 0; r < t.count; ++r) {
-        s_.sees_block[at + r] = s_.sees[r] != 0;
-        call_.sees[first_row_ + row + at + r] |= s_.sees_block[at + r];
-      }
-      for (int64_t j = 0; j < block.count; ++j) {
-        newly_live = newly_live || (block.live[j] && !s_.live[offset + j]);
-        s_.live[offset + j] |= block.live[j];
-      }
-    }
-    if (newly_live && call_.d_query != nullptr)
-      load_key_pairs(p_.key, p_.k, panel_, first_, count_, s_.live, s_.key_pairs);
-    return any;
-  }
-
-  void load_block(const Panel& t) {
-    load_key_rows(p_.key, p_.k, t, first_, count_, s_.keys);
-    load_key_rows(p_.value, p_.v, t, first_, count_, s_.values);
-  }
-
-  bool compute(const Panel& t, KeyBlock& block) {
-    load_panel(p_.query, p_.q, t, s_.rows, s_.queries);
-    load_d_out_panel(call_, t, s_.rows, s_.d_outs);
-    const bool wants_d_scores = wants_key_ || call_.d_query != nullptr;
-    GradientTile<E> tile(call_, t, s_, {.probabilities = wants_value_, .d_scores = wants_d_scores});
-    const int64_t offset = block.first - first_;
-    return tile.compute(block, s_.keys + offset * padded(units<E>(p_.head_dim)),
-                        s_.values + offset * padded(units<E>(p_.value_dim)), s_.queries, s_.d_outs);
-  }
-
-  /// Zeros for keys [begin, end) of the block and the panel's rows, which begin at row `at` of the tile.
-  void fill_tile(int64_t at, int64_t begin, int64_t end, int64_t width) {
-    for (int64_t j = begin; j < end; ++j) {
-      std::fill_n(s_.weights + j * s_.tile_stride + units<E>(at), units<E>(width), E{});
-      std::fill_n(s_.d_logits + j * s_.tile_stride + units<E>(at), units<E>(width), E{});
-    }
-    if constexpr (!std::is_same_v<E, float>)
-      for (int64_t j = units<E>(begin); j < units<E>(end); ++j)
-        std::fill_n(s_.d_logit_pairs + j * call_.config.block_q + at, width, E{});
-  }
-
-  /// P and dS of a panel, from float tiles to elements of the tile.
-  void copy_to_tile(int64_t at, int64_t offset, int64_t count, int64_t width) {
-    const FloatTag d;
-    for (int64_t j = 0; j < count; ++j)
-      for (int64_t r = 0; r < width; r += lanes()) {
-        const int64_t row = (offset + j) * s_.tile_stride, from = j * panel_rows() + r;
-        if (wants_value_) store_in_row(hn::Load(d, s_.scores + from), s_.weights + row, at + r);
-        store_in_row(hn::Load(d, s_.d_scores + from), s_.d_logits + row, at + r);
-      }
-    if constexpr (std::is_same_v<E, float>) return;
-    const int64_t stride = call_.config.block_q;
-    for (int64_t r = 0; r < width; r += lanes()) {
-      E* to = s_.d_logit_pairs + units<E>(offset) * stride + at + r;
-      int64_t j = 0;
-      for (; j + 2 <= count; j += 2, to += stride) {
-        const float* from = s_.d_scores + j * panel_rows() + r;
-        store_two_rows(hn::Load(d, from), hn::Load(d, from + panel_rows()), to, stride);
-      }
-      if (j < count) store_last_row(hn::Load(d, s_.d_scores + j * panel_rows() + r), to);
-    }
-  }
-
-  /// sums[key][dim] += tile[key][row] * x[row][dim], over the tile's rows that see something.
-  void multiply(const E* tile, int64_t rows, const Tensor& x, const Strides& strides, E* pairs, float* sums) {
-    const int64_t dims = x.shape[-1], heads = p_.group(), b = p_.batch_of(sequence_);
-    const auto offset_of = [&](int64_t r) {
-      const int64_t row = first_tile_row_ + r;
-      return s_.sees_block[r] ? strides.offset(b, sequence_.q_begin + row / heads, kv_head_ * heads + row % heads)
-                              : kZeros;
-    };
-    load_row_pairs(x.data, x.dtype, rows, dims, offset_of, pairs, padded(dims));
-    gemm<Left::kRows, true>(Gemm<E>{.m = count_,
-                                    .n = dims,
-                                    .k = units<E>(rows),
-                                    .a = tile,
-                                    .a_stride = s_.tile_stride,
-                                    .b = pairs,
-                                    .b_stride = padded(dims),
-                                    .c = sums,
-                                    .c_stride = padded(dims)});
-  }
-
-  /// dQ[row][dim] += dS[key][row] * K[key][dim]
-  void add_to_d_query(int64_t row, int64_t rows) {
-    const int64_t stride = padded(p_.head_dim);
-    gemm<Left::kTransposed, true>(Gemm<E>{.m = rows,
-                                          .n = p_.head_dim,
-                                          .k = units<E>(count_),
-                                          .a = s_.d_logit_pairs,
-                                          .a_stride = call_.config.block_q,
-                                          .b = s_.key_pairs,
-                                          .b_stride = stride,
-                                          .c = call_.d_query + (first_row_ + row) * stride,
-                                          .c_stride = stride});
-  }
-
-  void store(const Tensor& to, const float* sums, double factor) {
-    if (!to.present()) return;
-    const int64_t dims = to.shape[-1], b = p_.batch_of(sequence_);
-    for (int64_t j = 0; j < count_; ++j)
-      store_row(sums + j * padded(dims), static_cast<float>(factor), dims, to.data, to.dtype,
-                strides_of(to).offset(b, sequence_.k_begin + first_ + j, kv_head_));
-  }
-
-  const BackwardCall& call_;
-  const Problem& p_;
-  const Sequence& sequence_;
-  const int64_t kv_head_;
-  const KeyScratch<E>& s_;
-  const int64_t num_rows_, first_row_;
-  const bool wants_key_, wants_value_;
-  int64_t first_ = 0, count_ = 0;  ///< the block of keys
-  int64_t first_tile_row_ = 0;
-  Panel panel_;
-};
-
-template <class E>
 void run_key_task(const BackwardCall& call, int64_t sequence, int64_t kv_head, int64_t part, std::byte* memory) {
   cpu::Carver carver(memory);
   const KeyScratch<E> scratch = KeyScratch<E>::carve(call.problem, call.config, carver);
@@ -352,8 +129,7 @@ void run_key_task(const BackwardCall& call, int64_t sequence, int64_t kv_head, i
 }
 
 void key_task(const BackwardCall& call, int64_t sequence, int64_t kv_head, int64_t part, std::byte* memory) {
-  if (uses_pairs(call.problem, call.config, call.given.d_out))
-    return run_key_task<Pair>(call, sequence, kv_head, part, memory);
+  if (uses_pairs(call.problem, call.config)) return run_key_task<Pair>(call, sequence, kv_head, part, memory);
   run_key_task<float>(call, sequence, kv_head, part, memory);
 }
 
@@ -500,10 +276,10 @@ void bias_task(const BackwardCall& call, const BiasTiles::Place& place, std::byt
 }
 
 /// Scratch of whichever task needs the most.
-size_t backward_scratch_bytes(const Problem& p, const CpuConfig& config, const Tensor& d_out) {
+size_t backward_scratch_bytes(const Problem& p, const CpuConfig& config) {
   cpu::Carver delta, keys, bias;
   DeltaScratch::carve(p, config, delta);
-  if (uses_pairs(p, config, d_out))
+  if (uses_pairs(p, config))
     KeyScratch<Pair>::carve(p, config, keys);
   else
     KeyScratch<float>::carve(p, config, keys);
@@ -581,7 +357,7 @@ class Backward {
       : memory_(p, config.key_parts, context.workspace.data()),
         call_{.problem = p, .given = given, .wanted = wanted, .config = config, .key_parts = config.key_parts},
         scratch_(context.workspace.data() + memory_.bytes),
-        scratch_bytes_(HWY_DYNAMIC_DISPATCH(backward_scratch_bytes)(p, config, given.d_out)),
+        scratch_bytes_(HWY_DYNAMIC_DISPATCH(backward_scratch_bytes)(p, config)),
         workers_(static_cast<int>((context.workspace.size() - memory_.bytes) / scratch_bytes_)) {
     if (wanted.query.present() || wanted.key.present() || wanted.bias.present() || wanted.softmax_aux.present())
       call_.delta = memory_.delta;
@@ -665,21 +441,25 @@ class Backward {
 
 }  // namespace
 
+/// Pairs are of tensors that are all bf16, and none of them tiny.
+bool takes_pairs(const Problem& p, const Cotangents& given) {
+  if (p.query.dtype != DType::bf16 || is_tiny(p.query) || is_tiny(p.key) || is_tiny(p.value)) return false;
+  return !given.d_out.present() || (given.d_out.dtype == DType::bf16 && !is_tiny(given.d_out));
+}
+
 size_t backward_cpu_workspace(const Problem& p, const CpuBackwardConfig& config, const DeviceProperties& device) {
   int64_t tasks = std::max(BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), config.block_q),
                            p.num_sequences * p.num_kv_heads * config.key_parts);
   if (p.bias.present()) tasks = std::max(tasks, BiasTiles(p.bias.shape, config).count());
   const int64_t workers = std::min<int64_t>(tasks, std::max(device.num_units, cpu::num_threads()));
-  // Without the cotangents it is not known whether products are of pairs: floats need more.
-  CpuConfig widened = config;
-  widened.bf16_dot = 0;
+  // Floats need the most: they serve whatever the cotangents and the contents turn out to be.
   return BackwardMemory(p, config.key_parts, nullptr).bytes +
-         static_cast<size_t>(workers) * HWY_DYNAMIC_DISPATCH(backward_scratch_bytes)(p, widened, {});
+         static_cast<size_t>(workers) * HWY_DYNAMIC_DISPATCH(backward_scratch_bytes)(p, widened(config));
 }
 
 void backward_cpu(const Problem& p, const Cotangents& given, const FlashAttentionBackward::Outputs& wanted,
                   const CpuBackwardConfig& config, const RunContext& context) {
-  Backward(p, given, wanted, config, context).run();
+  Backward(p, given, wanted, takes_pairs(p, given) ? config : widened(config), context).run();
 }
 
 }  // namespace ejk::attention

@@ -305,11 +305,13 @@ void fill_gaps(const Problem& p, const BlockMap& map, const Tensor& out, const T
 size_t forward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device) {
   const int64_t tiles = BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), config.block_q);
   const int64_t workers = std::min<int64_t>(tiles, std::max(device.num_units, cpu::num_threads()));
-  return map_bytes(p) + static_cast<size_t>(workers) * HWY_DYNAMIC_DISPATCH(forward_scratch_bytes)(p, config);
+  // Floats need the most: they serve whatever the contents turn out to be.
+  return map_bytes(p) + static_cast<size_t>(workers) * HWY_DYNAMIC_DISPATCH(forward_scratch_bytes)(p, widened(config));
 }
 
-void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const CpuConfig& config,
+void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const CpuConfig& planned,
                  const RunContext& context) {
+  const CpuConfig config = uses_pairs(p, planned) && is_tiny(p.value) ? widened(planned) : planned;
   cpu::Carver carver(context.workspace.data());
   BlockMap map;
   map.build(p, BlockMap::Side::kQueries, p.group(), config.block_q, carver.take<int64_t>(p.num_sequences + 1),
