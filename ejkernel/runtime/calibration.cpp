@@ -64,8 +64,8 @@ Peaks measure_peaks(Device device, double seconds) {
   return peaks;
 }
 
-double roofline_seconds(const Peaks& peaks, double flops, double bytes) {
-  return std::max(flops / peaks.flops_per_second, bytes / peaks.bytes_per_second);
+double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes) {
+  return std::max(flops / peaks.flops_of(dtype), bytes / peaks.bytes_per_second);
 }
 
 }  // namespace ejk

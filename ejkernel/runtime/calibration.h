@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ejkernel/core/device.h"
+#include "ejkernel/core/dtype.h"
 #include "ejkernel/core/export.h"
 
 namespace ejk {
@@ -14,13 +15,19 @@ struct Peaks {
   double bf16_flops_per_second = 0;
   double bytes_per_second = 0;
   int num_threads = 1;
+
+  /// Of products of numbers of this dtype: bfloat16 pairs where the processor has them, else float32.
+  double flops_of(DType dtype) const {
+    return dtype == DType::bf16 && bf16_flops_per_second > 0 ? bf16_flops_per_second : flops_per_second;
+  }
 };
 
 /// Measures for about `seconds`, on a machine that should be idle. Each rate is the best of many short samples: noise
 /// only ever slows. Unsupported for a device that this process has not.
 EJK_API Peaks measure_peaks(Device device = {}, double seconds = 0.6);
 
-/// The least time that work of this size can take: the larger of arithmetic and memory traffic (the roofline).
-EJK_API double roofline_seconds(const Peaks& peaks, double flops, double bytes);
+/// The least time that work of this size on numbers of this dtype can take: the larger of arithmetic and memory traffic
+/// (the roofline).
+EJK_API double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes);
 
 }  // namespace ejk

@@ -31,9 +31,13 @@ TEST(Calibration, devices_that_are_not_here_are_refused) {
 }
 
 TEST(Calibration, the_roofline_is_the_slower_of_the_two) {
-  const Peaks peaks{.flops_per_second = 100, .bytes_per_second = 10};
-  EXPECT_EQ(roofline_seconds(peaks, 200, 10), 2);
-  EXPECT_EQ(roofline_seconds(peaks, 200, 30), 3);
+  Peaks peaks{.flops_per_second = 100, .bytes_per_second = 10};
+  EXPECT_EQ(roofline_seconds(peaks, DType::f32, 200, 10), 2);
+  EXPECT_EQ(roofline_seconds(peaks, DType::f32, 200, 30), 3);
+  EXPECT_EQ(roofline_seconds(peaks, DType::bf16, 200, 5), 2) << "without an instruction for pairs";
+  peaks.bf16_flops_per_second = 200;
+  EXPECT_EQ(roofline_seconds(peaks, DType::bf16, 200, 5), 1);
+  EXPECT_EQ(roofline_seconds(peaks, DType::f16, 200, 5), 2);
 }
 
 TEST(Calibration, operations_are_counted_by_rounds) {

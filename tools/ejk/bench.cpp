@@ -71,7 +71,8 @@ BenchResult measure_entry(const BenchFlags& flags, const BenchEntry& entry, Prog
                      .tier = std::string(name(plan.choice().tier)),
                      .time = {},
                      .flops = work.flops,
-                     .bytes = work.bytes};
+                     .bytes = work.bytes,
+                     .dtype = plan.inputs().front().dtype};
   const Sampler sampler = make_sampler([&](int64_t i) { workload.run(i); });
   result.time = measure(sampler, {.max_seconds = flags.seconds, .spread = 0.005, .min_samples = 5});
   progress.clear();
@@ -79,7 +80,7 @@ BenchResult measure_entry(const BenchFlags& flags, const BenchEntry& entry, Prog
 }
 
 double percent_of_peak(const BenchResult& r, const Peaks& peaks) {
-  return 100 * roofline_seconds(peaks, r.flops, r.bytes) / r.time.median;
+  return 100 * roofline_seconds(peaks, r.dtype, r.flops, r.bytes) / r.time.median;
 }
 
 std::string command_of(const CallFlags& call) {
@@ -194,6 +195,7 @@ void correct_peaks(Peaks& peaks, bool lines_are_printed) {
   const Peaks again = measure_peaks();
   const double more =
       std::max(again.flops_per_second / peaks.flops_per_second, again.bytes_per_second / peaks.bytes_per_second);
+  peaks.bf16_flops_per_second = std::max(peaks.bf16_flops_per_second, again.bf16_flops_per_second);
   peaks.flops_per_second = std::max(peaks.flops_per_second, again.flops_per_second);
   peaks.bytes_per_second = std::max(peaks.bytes_per_second, again.bytes_per_second);
   if (lines_are_printed && more > 1.05)

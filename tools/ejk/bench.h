@@ -33,6 +33,7 @@ struct BenchResult {
   std::string kernel, config, tier;
   Summary time;
   double flops = 0, bytes = 0;
+  DType dtype = DType::f32;  ///< of the first input
 };
 
 /// The arguments that make `ejk` build this entry's call again, without the program and the verb.

@@ -374,6 +374,30 @@ TEST(FlashAttentionCpu, run_does_not_allocate) {
   }
 }
 
+TEST(FlashAttentionCpu, needs_little_memory_whatever_the_length) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor rows(nullptr, dtype, {1, 65536, 1, 64});
+    EXPECT_LT(ejk::plan<FlashAttention>({.query = rows, .key = rows, .value = rows}, {}, kCpu).workspace_bytes(),
+              8u << 20);
+  }
+}
+
+TEST(FlashAttentionCpu, knows_tensors_whose_products_would_vanish) {
+  Array rows(DType::bf16, {2, 3, 1, 5});
+  const auto fill = [&](double value) {
+    for (int64_t n = 0; n < rows.num_elements(); ++n) set(rows, n, value);
+  };
+  fill(0);
+  EXPECT_FALSE(attention::is_tiny(rows)) << "zeros lose nothing";
+  fill(1e-39);
+  EXPECT_TRUE(attention::is_tiny(rows));
+  set(rows, 3, kNaN);
+  set(rows, 4, INFINITY);
+  EXPECT_TRUE(attention::is_tiny(rows)) << "what is not finite proves nothing";
+  set(rows, rows.num_elements() - 1, -1e-10);
+  EXPECT_FALSE(attention::is_tiny(rows));
+}
+
 TEST(FlashAttentionCpu, absent_outputs_change_nothing) {
   Problem p(7);
   make_tensors(p, {.q_len = 70}, DType::f32);
