@@ -171,6 +171,8 @@ Array cumsum(std::string_view operation, const Tensor& values, int axis, int64_t
   if (!values.present() || !summable || values.device.kind != DeviceKind::cpu)
     throw_invalid(operation, "values", "be f32, f64 or i32 in host memory",
                   to_string(values) + " on " + to_string(values.device), "convert or copy them first");
+  if (values.rank() == 0)
+    throw_invalid(operation, "values", "have an axis to sum along", to_string(values), "reshape them to [1]");
   check_range(operation, "axis", axis, -values.rank(), values.rank() - 1);
   check_range(operation, "chunk_size", chunk_size, 1, kMaxTokens);
   if (axis < 0) axis += values.rank();

@@ -82,6 +82,20 @@ TEST_F(WrongCalls, with_a_workspace_that_is_short_null_or_misaligned) {
   EXPECT_NO_THROW(run(memory.as<std::byte>(), bytes));
 }
 
+TEST_F(WrongCalls, with_a_status_word_at_an_odd_address) {
+  const auto planned = plan<FlashAttention>(inputs());
+  const auto results = planned.allocate_outputs();
+  const Array workspace(DType::u8, {static_cast<int64_t>(planned.workspace_bytes())});
+  alignas(8) std::byte words[16] = {};
+  const auto run = [&](std::byte* status) {
+    planned.run(inputs(), {.out = results.out},
+                {.workspace = {workspace.as<std::byte>(), planned.workspace_bytes()},
+                 .status = reinterpret_cast<uint32_t*>(status)});
+  };
+  expect_refused([&] { run(words + 1); }, "the status word must be aligned to 4 bytes");
+  EXPECT_NO_THROW(run(words + 4));
+}
+
 TEST_F(WrongCalls, with_outputs_of_another_number_of_strides) {
   const auto planned = plan<FlashAttention>(inputs());
   Tensor out = planned.allocate_outputs().out;

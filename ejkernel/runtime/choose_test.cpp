@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <barrier>
 #include <cstdlib>
 #include <thread>
 
@@ -272,6 +274,42 @@ TEST_F(Choose, falling_back_to_the_reference_is_said_once) {
 }
 
 // ---- the cache of choices ----
+
+/// Runtime §3: what is no part of the key must not leak from one call into another, however they meet.
+TEST_F(Choose, a_thousand_pairs_of_calls_share_their_choice_and_never_a_result) {
+  constexpr size_t kPairs = 1000;
+  struct Seen {
+    Plan plan;  // keeps its choice alive: an address alone could be used again
+    double result;
+  };
+  std::array<std::vector<Seen>, 2> seen;
+  std::barrier both(2);
+  const auto call = [&](size_t side) {
+    for (size_t n = 0; n < kPairs; ++n) {
+      const auto index = static_cast<int64_t>(n);
+      const Array x = Array::zeros(DType::f32, {1 + index % 40, 1 + index / 40});
+      set(x, 0, 2);
+      const double value = static_cast<double>(2 * n + side + 1);
+      const Toy::Params params = n % 2 == 0 ? Toy::Params{.scale = value} : Toy::Params{.scale = 3, .shift = value};
+      both.arrive_and_wait();  // the two calls of a pair meet
+      const auto made = plan<Toy>({.x = x}, params);
+      const auto results = made.allocate_outputs();
+      const Array workspace(DType::u8, {static_cast<int64_t>(made.workspace_bytes())});
+      made.run({.x = x}, {.y = results.y}, {.workspace = {workspace.as<std::byte>(), made.workspace_bytes()}});
+      seen[side].push_back({made, get(results.y, 0)});
+    }
+  };
+  std::thread other(call, 1);
+  call(0);
+  other.join();
+  for (size_t n = 0; n < kPairs; ++n) {
+    EXPECT_EQ(&seen[0][n].plan.choice(), &seen[1][n].plan.choice()) << "pair " << n;
+    for (size_t side : {0u, 1u}) {
+      const double value = static_cast<double>(2 * n + side + 1);
+      EXPECT_EQ(seen[side][n].result, n % 2 == 0 ? 2 * value : 6 + value) << "pair " << n;
+    }
+  }
+}
 
 TEST_F(Choose, equal_problems_share_a_choice) {
   EXPECT_EQ(&toy_plan({}, {100, 4}).choice(), &toy_plan({}, {120, 4}).choice());

@@ -66,6 +66,9 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
   if (s.workspace_bytes > 0 && reinterpret_cast<uintptr_t>(options.workspace.data()) % 64 != 0)
     throw_invalid(operation().name, "the workspace", "be aligned to 64 bytes", "another address",
                   "allocate it with an aligned allocator");
+  if (reinterpret_cast<uintptr_t>(options.status) % alignof(uint32_t) != 0)
+    throw_invalid(operation().name, "the status word", "be aligned to 4 bytes", "another address",
+                  "pass the address of a uint32_t");
   s.choice->kernel->run({inputs, &s.params, outputs}, s.choice->config,
                         {.stream = options.stream, .workspace = options.workspace, .status = options.status});
 }

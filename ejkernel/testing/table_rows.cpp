@@ -6,42 +6,51 @@
 namespace ejk::testing {
 
 std::span<const Row> table_rows() {
-  // What every row about kernels rests on: a change there makes its record stale.
-  static const std::vector<std::string_view> kernels = {"ejkernel/core", "ejkernel/platform/cpu", "ejkernel/runtime",
-                                                        "ejkernel/ops", "ejkernel/testing"};
-  static const std::vector<std::string_view> faults = {"ejkernel", "tests/mutants"};
+  // What every row about kernels rests on, and the file that produces it: a change there makes its record stale.
+  using Paths = std::vector<std::string_view>;
+  const auto kernels_and = [](std::string_view producer) {
+    return Paths{"ejkernel/core", "ejkernel/platform/cpu", "ejkernel/runtime",
+                 "ejkernel/ops",  "ejkernel/testing",      producer};
+  };
+  static const Paths correctness = kernels_and("tools/table/rows_correctness.cpp"),
+                     memory = kernels_and("tools/table/rows_memory.cpp"),
+                     determinism = kernels_and("tools/table/rows_determinism.cpp"),
+                     input = kernels_and("tools/table/rows_input.cpp"),
+                     sanitizers = kernels_and("tools/table/rows_programs.cpp"),
+                     faults = {"ejkernel", "tests/mutants", "tools/table/rows_programs.cpp"};
   static const std::array rows = {
       Row{"T-02", "Forward accuracy", "random problems, every kernel against float64: failures, quantiles of r", 10000,
-          kernels},
+          correctness},
       Row{"T-03", "Backward accuracy", "random problems, every gradient against float64: failures, quantiles of r",
-          5000, kernels},
-      Row{"T-04", "Exact integer mode", "problems whose answer is exact, bit for bit", 2000, kernels},
-      Row{"T-05", "Edge shapes", "enumerated edge cases", 600, kernels},
+          5000, correctness},
+      Row{"T-04", "Exact integer mode", "problems whose answer is exact, bit for bit", 2000, correctness},
+      Row{"T-05", "Edge shapes", "enumerated edge cases", 600, correctness},
       Row{"T-06", "Test strength", "seeded one-line faults, killed by the unit tests", 20, faults},
-      Row{"T-07", "Metamorphic", "relations x configurations", 2400, kernels},
-      Row{"T-14", "Guard bands", "runs inside guard bands", 15000, kernels},
-      Row{"T-15", "Poisoned allocator", "runs in poisoned memory, in random order", 2000, kernels},
+      Row{"T-07", "Metamorphic", "relations x configurations", 2400, correctness},
+      Row{"T-14", "Guard bands", "runs inside guard bands", 15000, memory},
+      Row{"T-15", "Poisoned allocator", "runs in poisoned memory, in random order", 2000, memory},
       Row{"T-16", "64-bit indexing",
           "calls of every operation with strides just below and past 2^31 elements, against contiguous copies", 600,
-          kernels},
-      Row{"T-17", "Layout and alignment", "layouts that are right or refused with a typed error", 1000, kernels},
-      Row{"T-18", "Host sanitizers", "tests under address, undefined-behaviour and thread sanitizers", 300, kernels},
-      Row{"T-19", "Allocation failure", "calls with the k-th allocation failing, k = 1, 2, …", 200, kernels},
+          memory},
+      Row{"T-17", "Layout and alignment", "layouts that are right or refused with a typed error", 1000, memory},
+      Row{"T-18", "Host sanitizers", "tests under address, undefined-behaviour and thread sanitizers", 300, sanitizers},
+      Row{"T-19", "Allocation failure", "calls with the k-th allocation failing, k = 1, 2, …", 200, memory},
       Row{"T-20", "Bit-equal reruns", "configurations of 1,000 reruns on 1 to 7 threads, other work beside", 100,
-          kernels},
-      Row{"T-21", "Cross-process equality", "processes, each with an order of its own", 50, kernels},
-      Row{"T-24", "Spread without determinism", "configurations, largest difference over reruns in ulp", 300, kernels},
-      Row{"T-45", "Wrong calls", "random invalid calls refused with a typed error, under the sanitizers", 20000,
-          kernels, "asan"},
-      Row{"T-46", "Hostile index tensors", "lengths, offsets and ids of any value, under the sanitizers", 5000, kernels,
+          determinism},
+      Row{"T-21", "Cross-process equality", "processes, each with an order of its own", 50, determinism},
+      Row{"T-24", "Spread without determinism", "configurations, largest difference over reruns in ulp", 300,
+          determinism},
+      Row{"T-45", "Wrong calls", "random invalid calls refused with a typed error, under the sanitizers", 20000, input,
           "asan"},
-      Row{"T-48", "Injection", "texts x places that take a string, none executed", 300, kernels},
-      Row{"T-49", "Error quality", "typed errors that say argument, expected, got and what to do", 5000, kernels},
+      Row{"T-46", "Hostile index tensors", "lengths, offsets and ids of any value, under the sanitizers", 5000, input,
+          "asan"},
+      Row{"T-48", "Injection", "texts x places that take a string, none executed", 300, input},
+      Row{"T-49", "Error quality", "typed errors that say argument, expected, got and what to do", 5000, input},
       Row{"T-50",
           "Supply chain",
           "equal bytes from two builds, a run without network, pinned digests",
           3,
-          {"cmake", "CMakeLists.txt", "ejkernel"}},
+          {"cmake", "CMakeLists.txt", "ejkernel", "tools/table/rows_programs.cpp"}},
   };
   return rows;
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -172,6 +173,9 @@ TEST(ReliabilityRows, are_those_of_the_plan_each_once) {
     EXPECT_TRUE(ids.insert(row.id).second) << row.id;
     EXPECT_GT(row.target, 0) << row.id;
     EXPECT_FALSE(row.depends_on.empty()) << row.id << " would never be stale";
+    EXPECT_TRUE(std::any_of(row.depends_on.begin(), row.depends_on.end(),
+                            [](std::string_view path) { return path.starts_with("tools/table/"); }))
+        << row.id << " depends on what produces it";
     EXPECT_EQ(&find_row(row.id), &row);
   }
   for (const char* id : {"T-02", "T-03", "T-04", "T-05", "T-06", "T-07", "T-14", "T-15", "T-16", "T-17",

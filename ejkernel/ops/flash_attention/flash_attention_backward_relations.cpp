@@ -148,17 +148,8 @@ std::string padded_sequence(uint64_t seed, Size size, const KernelRunner& run) {
   c.bias = {}, c.mask = {};
   c.num_segments = 0;
   const Problem before = gradient_of(c);
-  Problem after = before;
   const int64_t longer = c.kv_len + 1 + static_cast<int64_t>(seed % 40);
-  for (const char* name : {"key", "value"}) {
-    const Tensor t = before.view(name);
-    Shape shape = t.shape;
-    shape[1] = longer;
-    put(after, name, t.dtype, shape, [&](const Index& i) { return i[1] < c.kv_len ? at(t, i) : std::nan(""); });
-  }
-  const Tensor used = before.view("seqused_k");
-  put(after, "seqused_k", DType::i32, {c.batch},
-      [&](const Index& i) { return used.present() ? at(used, i) : static_cast<double>(c.kv_len); });
+  const Problem after = with_unused_keys(before, longer);
   std::vector<Array> expected = run(before);
   for (size_t o : {kKey, kValue}) {
     const Array short_one = expected[o];

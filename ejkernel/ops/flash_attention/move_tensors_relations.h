@@ -40,6 +40,22 @@ void put(Problem& p, std::string_view input, DType dtype, const Shape& shape, F&
   fill(t, [&](int64_t n) { return value(index_of(t, n)); });
 }
 
+/// The batched call with `longer` keys, those past the old ones beyond the length in use and full of NaN.
+inline Problem with_unused_keys(const Problem& before, int64_t longer) {
+  Problem after = before;
+  const int64_t kv_len = before.view("key").shape[1];
+  for (const char* name : {"key", "value"}) {
+    const Tensor t = before.view(name);
+    Shape shape = t.shape;
+    shape[1] = longer;
+    put(after, name, t.dtype, shape, [&](const Index& i) { return i[1] < kv_len ? at(t, i) : std::nan(""); });
+  }
+  const Tensor used = before.view("seqused_k");
+  put(after, "seqused_k", DType::i32, {before.view("key").shape[0]},
+      [&](const Index& i) { return used.present() ? at(used, i) : static_cast<double>(kv_len); });
+  return after;
+}
+
 /// A batched problem of a dtype that fast kernels take, without NaN in unread places: relations move rows about.
 inline AttentionCase draw_batched(uint64_t seed, Size size) {
   AttentionCase c = random_attention_case({.seed = seed, .size = size}, {.packed = false});
