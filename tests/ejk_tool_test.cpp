@@ -11,6 +11,7 @@
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/registry.h"
 #include "ejkernel/testing/process.h"
+#include "tests/ejk_tool.h"
 
 namespace ejk::testing {
 namespace {
@@ -20,17 +21,6 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
-
-ProcessResult ejk(std::vector<std::string> arguments, const std::vector<std::string>& environment = {}) {
-  arguments.insert(arguments.begin(), EJK_BINARY_DIR "/bin/ejk");
-  return run_process(arguments, environment);
-}
-
-Json json_of(const ProcessResult& result) {
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, IsEmpty());
-  return Json::parse(result.out);
-}
 
 TEST(EjkTool, tells_its_version) {
   const ProcessResult result = ejk({"--version"});
@@ -527,123 +517,6 @@ TEST(EjkTool, doctor_fails_on_what_does_not_work_and_warns_of_what_has_no_effect
   EXPECT_EQ(misspelt.exit_code, 0);
   EXPECT_THAT(misspelt.out, HasSubstr("warn  environment"));
   EXPECT_THAT(misspelt.out, HasSubstr("not known: EJKERNEL_THREADS"));
-}
-
-TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
-  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
-      {{"--q_len", "x"}, "ejk: --q_len must be an extent of at least 0, got 'x'; write it in digits\n"},
-      {{"--q_len", "-1"}, "ejk: --q_len must be an extent of at least 0, got '-1'; write it in digits\n"},
-      {{"--dtype", "f33"}, "ejk: flash_attention: --dtype must be the name of a dtype, got 'f33'; for example bf16\n"},
-      {{"--dtype", "i32"},
-       "ejk: flash_attention: query dtype must be f64, f32, f16, bf16, e4m3, e5m2 or i8, got i32; convert it first\n"},
-      {{"--logits_soft_cap", "-1"},
-       "ejk: flash_attention: logits_soft_cap must be > 0, got -1; choose a value in that range, or leave it at its "
-       "default\n"},
-      {{"--causal_align", "left"},
-       "ejk: flash_attention: causal_align must be bottom_right or top_left, got left; see the operation's page for "
-       "its "
-       "parameters\n"},
-      {{"--out_dtype", "f33"},
-       "ejk: flash_attention: out_dtype must be the name of a dtype, got f33; see the operation's page for its "
-       "parameters\n"},
-      {{"--sliding_window", "1,2,3"},
-       "ejk: flash_attention: sliding_window must be one integer or two, got (1, 2, 3); see the operation's page for "
-       "its "
-       "parameters\n"},
-      {{"--config", "block_q"},
-       "ejk: --config must be FIELD=VALUE with an integer value, got 'block_q'; for example block_q=64\n"},
-      {{"--policy", "hope"}, "ejk: --policy must be autotune, heuristics or cached, got 'hope'; see --help\n"},
-      {{"--form", "round"}, "ejk: flash_attention: --form must be one of batched, packed, got 'round'; see --help\n"},
-      {{"--input", "quary"},
-       "ejk: flash_attention: --input must name one of its inputs, got 'quary'; it has query, key, value, bias, "
-       "attention_mask, q_segment_ids, kv_segment_ids, softmax_aux, dropout_seed, q_scale, k_scale, v_scale, "
-       "cu_seqlens_q, cu_seqlens_k, seqused_k\n"},
-  };
-  for (const auto& [arguments, message] : wrong) {
-    std::vector<std::string> line = {"explain", "flash_attention"};
-    line.insert(line.end(), arguments.begin(), arguments.end());
-    const ProcessResult result = ejk(line);
-    EXPECT_EQ(result.exit_code, 2) << arguments[0];
-    EXPECT_EQ(result.err, message);
-    EXPECT_THAT(result.out, IsEmpty());
-  }
-}
-
-TEST(EjkTool, numbers_are_checked_before_anything_runs) {
-  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
-      {{"check", "--seconds", "-1"}, "--seconds must be a number of seconds, got '-1'"},
-      {{"check", "--seconds", "nan"}, "--seconds must be a number of seconds, got 'nan'"},
-      {{"bench", "--seconds", "inf"}, "--seconds must be a number of seconds, got 'inf'"},
-      {{"doctor", "--seconds", "x"}, "--seconds must be a number of seconds, got 'x'"},
-      {{"check", "--from", "-5"}, "--from must be a whole number of at least 0, got '-5'"},
-      {{"run", "mean_pooling", "--seed", "1.5"}, "--seed must be a whole number of at least 0, got '1.5'"},
-      {{"bench", "mean_pooling", "--threads", "-2"}, "--threads must be from 1 to 4096, got -2"},
-      {{"bench", "mean_pooling", "--threads", "5000"}, "--threads must be from 1 to 4096, got 5000"},
-      {{"bench", "mean_pooling", "--case", "nope"}, "--case must name one of its problems, got 'nope'"},
-      {{"bench", "flash_attention", "--q_len", "16", "--baseline-config", "block_q=3"},
-       "config field block_q of kernel cpu must be one of 16, 32, 64, 128, got 3"},
-      {{"explain", "flash_attention", "--config", "block_q=99999999999999999999"},
-       "--config must be FIELD=VALUE with an integer value, got 'block_q=99999999999999999999'"}};
-  for (const auto& [line, message] : wrong) {
-    const ProcessResult result = ejk(line);
-    EXPECT_EQ(result.exit_code, 2) << message;
-    EXPECT_THAT(result.err, HasSubstr(message));
-    EXPECT_THAT(result.out, IsEmpty()) << message;
-  }
-}
-
-TEST(EjkTool, a_second_operation_is_refused) {
-  const ProcessResult result = ejk({"explain", "flash_attention", "mean_pooling"});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("word 'mean_pooling' is not known"));
-}
-
-TEST(EjkTool, what_a_shell_would_run_is_only_text) {
-  const std::string marker = ::testing::TempDir() + "ejk_tool_test_injected";
-  std::remove(marker.c_str());
-  const std::vector<std::string> hostile = {
-      "$(touch " + marker + ")", "`touch " + marker + "`", "; touch " + marker,          "| touch " + marker,
-      "&& touch " + marker,      "\n touch " + marker,     "' ; touch " + marker + " #", "%n%n%s{}{0}",
-      "../../etc/passwd",
-  };
-  for (const std::string& text : hostile) {
-    for (const std::vector<std::string>& line :
-         {std::vector<std::string>{text},
-          {"list", text},
-          {"list", "--platform", text},
-          {"explain", text},
-          {"check", text},
-          {"check", "--kernel", text},
-          {"check", "flash_attention", "--seed", text},
-          {"check", "flash_attention", "--case", text},
-          {"check", "flash_attention", "--dtype", text},
-          {"run", "mean_pooling", "--case", text},
-          {"bench", text},
-          {"bench", "mean_pooling", "--case", text},
-          {"bench", "mean_pooling", "--num_tokens", "1", "--baseline", text},
-          {"bench", "mean_pooling", "--baseline-kernel", "cpu", "--fail-over", text}})
-      EXPECT_EQ(ejk(line).exit_code, 2) << text;
-    for (const char* option : {"--kernel", "--baseline-kernel", "--baseline-program"})
-      EXPECT_NE(ejk({"bench", "mean_pooling", "--num_tokens", "1", option, text}).exit_code, 0) << option << text;
-    for (const char* option : {"--dtype", "--form", "--input", "--kernel", "--platform", "--config", "--policy",
-                               "--q_len", "--sliding_window", "--out_dtype", "--logits_soft_cap"}) {
-      const ProcessResult result = ejk({"explain", "flash_attention", option, text});
-      EXPECT_TRUE(result.exit_code == 2 || result.exit_code == 1) << option << " " << text << "\n" << result.out;
-    }
-  }
-  EXPECT_FALSE(std::ifstream(marker).good()) << "an argument was run as a command";
-}
-
-TEST(EjkTool, control_characters_do_not_reach_the_terminal) {
-  const ProcessResult result = ejk({"list", "\x1b[31mred\x07"});
-  EXPECT_THAT(result.err, HasSubstr("'\\x1b[31mred\\x07'"));
-  EXPECT_THAT(result.err, Not(HasSubstr("\x1b")));
-}
-
-TEST(EjkTool, a_malformed_environment_is_named) {
-  const ProcessResult result = ejk({"explain", "flash_attention"}, {"EJKERNEL_PLATFORM=abacus"});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("EJKERNEL_PLATFORM"));
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+// What tests of the command-line tool run: the tool that this build made.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ejkernel/testing/process.h"
+
+namespace ejk::testing {
+
+inline ProcessResult ejk(std::vector<std::string> arguments, const std::vector<std::string>& environment = {}) {
+  arguments.insert(arguments.begin(), EJK_BINARY_DIR "/bin/ejk");
+  return run_process(arguments, environment);
+}
+
+inline nlohmann::json json_of(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, ::testing::IsEmpty());
+  return nlohmann::json::parse(result.out);
+}
+
+}  // namespace ejk::testing
