@@ -1,0 +1,528 @@
+#!/usr/bin/env python3
+"""flash_attention's forward on a CUDA device against cuDNN, FlashAttention-2 and Mosaic GPU, in one process.
+
+  ./dev peers cuda_attention                             every cell, in bursts
+  ./dev peers cuda_attention --sustained                 and 0.3 s back to back, with clock and power
+  ./dev peers cuda_attention --head-dim 128 --mask causal --seq 1024 4096
+  ./dev peers cuda_attention --configs configs.json      every config of the list (JSON objects); the best one counts
+  ./dev peers cuda_attention --dry-run                   the cells only; no device needed
+
+The grid has 16,384 tokens and a hidden size of 2,048, in bf16 as [batch, seq, heads, dim]; GQA cells have one sequence, 64
+query heads and 8 key heads of 128. cuDNN and FlashAttention-2 are called through torch's scaled_dot_product_attention on views
+of the same tensors, Mosaic GPU is JAX's attention kernel on torch's tensors (in f16, for which it is written, with queries
+scaled beforehand). FLOP = 4 B H S^2 D, half of it when causal. Each result, ours into an output full of NaN, is compared with
+float64 before anything is timed; the exit code is 1 when one of ours is wrong or changes while it is timed. Data are found
+cold in L2: copies are used in turn until they pass 256 MB.
+"""
+
+import argparse
+import concurrent.futures
+import functools
+import importlib
+import itertools
+import json
+import math
+import os
+import pathlib
+import random
+import shlex
+import subprocess
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
+
+import measure
+import measure_cuda
+from ejkernel_c import Library, Plan
+
+TOKENS, HIDDEN = 16384, 2048
+SEQS = [512, 1024, 2048, 4096, 8192, 16384]
+GQA_SEQS = [2048, 4096, 8192, 16384, 32768]
+MAX_ERROR = 0.003  # relative L2 of bf16 results
+REFERENCE_BYTES = 2**31  # of scores in float64 at once
+PEERS = ["cudnn", "flash", "mosaic"]
+OURS = "ejkernel"
+
+
+class Cell:
+    def __init__(self, group, batch, seq, q_heads, kv_heads, dim, causal):
+        self.group, self.batch, self.seq, self.dim, self.causal = group, batch, seq, dim, causal
+        self.q_heads, self.kv_heads = q_heads, kv_heads
+
+    def label(self):
+        heads = f"{self.q_heads}/{self.kv_heads}" if self.q_heads != self.kv_heads else f"{self.q_heads}"
+        return f"D{self.dim} {'causal' if self.causal else 'full'} B{self.batch} H{heads} S{self.seq}"
+
+    def flops(self):
+        return 4 * self.batch * self.q_heads * self.seq**2 * self.dim / (2 if self.causal else 1)
+
+    def floor(self):
+        """The least ratio to the best peer that we accept."""
+        return 1.0 if self.seq >= 1024 else 0.97
+
+    def q_shape(self):
+        return (self.batch, self.seq, self.q_heads, self.dim)
+
+    def kv_shape(self):
+        return (self.batch, self.seq, self.kv_heads, self.dim)
+
+    def bytes(self):
+        return 2 * 2 * (math.prod(self.q_shape()) + math.prod(self.kv_shape()))  # bf16: queries and results, keys and values
+
+
+def grid(args):
+    for dim, mask, seq in itertools.product(args.head_dim, args.mask, args.seq):
+        if "mha" in args.rows and seq in SEQS:
+            yield Cell("mha", TOKENS // seq, seq, HIDDEN // dim, HIDDEN // dim, dim, mask == "causal")
+    for mask, seq in itertools.product(args.mask, args.seq):
+        if "gqa" in args.rows and seq in GQA_SEQS and 128 in args.head_dim:
+            yield Cell("gqa", 1, seq, 64, 8, 128, mask == "causal")
+
+
+def arguments(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--library", help="libejkernel.so")
+    add("--rows", nargs="+", choices=["mha", "gqa"], default=["mha", "gqa"])
+    add("--head-dim", nargs="+", type=int, choices=[64, 128, 256], default=[64, 128, 256])
+    add("--seq", nargs="+", type=int, choices=sorted({*SEQS, *GQA_SEQS}), default=sorted({*SEQS, *GQA_SEQS}))
+    add("--mask", nargs="+", choices=["full", "causal"], default=["full", "causal"])
+    add("--peers", nargs="*", choices=PEERS, default=PEERS)
+    add("--kernel", help="one of ours by name; otherwise the first that supports the call")
+    add("--configs", metavar="FILE", help="JSON list of configs of ours; without it the plan's own")
+    add("--repeats", type=int, default=7, help="bursts of each (default: %(default)s)")
+    add("--sustained", action="store_true", help="also 0.3 s back to back, with SM clock and power")
+    add("--seed", type=int, default=1, help="of data and order")
+    add("--commit", help="what is measured; by default what git says here")
+    add("--json", metavar="FILE", help="write a record")
+    add("--dry-run", action="store_true", help="print the cells and stop")
+    args = parser.parse_args(argv)
+    if not args.library and not args.dry_run:
+        parser.error("--library is needed")
+    if args.repeats < 1:
+        parser.error("--repeats takes a positive number")
+    return args
+
+
+def read_configs(path):
+    """[None] asks for the plan's own config."""
+    if path is None:
+        return [None]
+    configs = json.loads(pathlib.Path(path).read_text())
+    if not isinstance(configs, list) or not configs or not all(isinstance(config, dict) for config in configs):
+        sys.exit(f"cuda_attention.py: {path} must hold a JSON list of configs, for example [{{\"block_k\": 128}}]")
+    return configs
+
+
+def config_text(config):
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+# ---- data ----
+
+
+class Data:
+    """Normal numbers that the cells' tensors are views of. Copy i of a cell is a part of its own."""
+
+    def __init__(self, cells, seed):
+        generator = torch.Generator("cuda").manual_seed(seed)
+
+        def draw(shape_of):
+            size = max(measure_cuda.copies_for(cell.bytes()) * math.prod(shape_of(cell)) for cell in cells)
+            return torch.randn(size, generator=generator, device="cuda", dtype=torch.bfloat16)
+
+        self.query, self.key, self.value = draw(Cell.q_shape), draw(Cell.kv_shape), draw(Cell.kv_shape)
+
+    def copies(self, cell):
+        """[(query, key, value)]"""
+
+        def view(flat, shape, i):
+            size = math.prod(shape)
+            return flat[i * size : (i + 1) * size].view(shape)
+
+        return [
+            (view(self.query, cell.q_shape(), i), view(self.key, cell.kv_shape(), i), view(self.value, cell.kv_shape(), i))
+            for i in range(measure_cuda.copies_for(cell.bytes()))
+        ]
+
+
+def reference(cell, query, key, value):
+    """The plain formula in float64, some rows of one head at a time."""
+    out = torch.empty(cell.q_shape(), dtype=torch.float64, device=query.device)
+    group = cell.q_heads // cell.kv_heads
+    rows = max(1, min(cell.seq, REFERENCE_BYTES // (8 * cell.seq)))
+    for b, h in itertools.product(range(cell.batch), range(cell.q_heads)):
+        keys, values = key[b, :, h // group].double(), value[b, :, h // group].double()
+        for begin in range(0, cell.seq, rows):
+            end = min(cell.seq, begin + rows)
+            visible = end if cell.causal else cell.seq
+            scores = query[b, begin:end, h].double() @ keys[:visible].T / math.sqrt(cell.dim)
+            if cell.causal:
+                future = torch.arange(visible, device=scores.device) > torch.arange(begin, end, device=scores.device)[:, None]
+                scores.masked_fill_(future, -math.inf)
+            out[b, begin:end, h] = scores.softmax(dim=1) @ values[:visible]
+    return out
+
+
+def error_of(result, expected):
+    return ((result.double() - expected).norm() / expected.norm()).item()
+
+
+# ---- contenders: a turn is one call on each copy; peers return (turn, result of the first copy) ----
+
+
+def our_plan(library, args, cell, copy, config, out):
+    inputs = dict(zip(("query", "key", "value"), copy))
+    return Plan(library, "flash_attention", inputs, {"out": out}, {"causal": cell.causal}, config=config, kernel=args.kernel)
+
+
+def ours(library, args, cell, copies, config, outs):
+    """(turn, plan); a turn fills the outs, one for each copy."""
+    plans = [our_plan(library, args, cell, copy, config, out) for copy, out in zip(copies, outs)]
+
+    def turn():
+        for plan in plans:
+            plan.run()
+
+    return turn, plans[0]
+
+
+def torch_peer(backend, cell, copies):
+    """[batch, heads, seq, dim] views of the same tensors, as cuDNN and FlashAttention-2 take them without a copy."""
+    views = [[t.transpose(1, 2) for t in copy] for copy in copies]
+    results = [None] * len(views)
+
+    def turn():
+        with torch.inference_mode(), torch.nn.attention.sdpa_kernel(backend):
+            for i, view in enumerate(views):
+                results[i] = F.scaled_dot_product_attention(
+                    *view, is_causal=cell.causal, enable_gqa=cell.q_heads != cell.kv_heads
+                )
+
+    turn()
+    return turn, results[0].transpose(1, 2)
+
+
+@functools.cache
+def mosaic():
+    """JAX's Mosaic GPU attention and its bridge to torch."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    attention = importlib.import_module("jax.experimental.pallas.ops.gpu.attention_mgpu")
+    pallas = importlib.import_module("jax.experimental.pallas.mosaic_gpu")
+    return attention, pallas.as_torch_kernel
+
+
+# (block_q of each of two groups, block_kv, steps in flight) that fit; the fastest is taken for each head size and mask.
+MOSAIC_CONFIGS = {
+    64: [(64, 128, 2), (64, 128, 4), (128, 128, 2), (64, 256, 2)],
+    128: [(64, 128, 2), (64, 64, 4), (128, 128, 2), (64, 256, 2)],
+    256: [(64, 64, 2), (64, 128, 2)],
+}
+mosaic_choice = {}
+
+
+def mosaic_turn(cell, copies, config):
+    attention, as_torch_kernel = mosaic()
+    block_q, block_kv, steps = config
+    tuning = attention.TuningConfig(
+        block_q=block_q, block_kv=block_kv, max_concurrent_steps=steps, use_schedule_barrier=True, causal=cell.causal
+    )
+    kernel = as_torch_kernel(functools.partial(attention.attention, config=tuning))
+    inputs = [((q * cell.dim**-0.5).half(), k.half(), v.half()) for q, k, v in copies]
+    results = [None] * len(inputs)
+
+    def turn():
+        for i, copy in enumerate(inputs):
+            results[i] = kernel(*copy)
+
+    turn()
+    return turn, results[0]
+
+
+def mosaic_peer(cell, copies):
+    mosaic()  # says what is missing, if anything is
+    key = (cell.dim, cell.causal)
+    if key not in mosaic_choice:
+        seconds, refusals = {}, []
+        for config in MOSAIC_CONFIGS[cell.dim]:
+            try:
+                turn, result = mosaic_turn(cell, copies, config)
+                seconds[config] = measure_cuda.Contender("mosaic", turn, len(copies)).estimate
+            except Exception as refusal:  # whatever it cannot compile or launch
+                refusals.append(f"{config}: {first_line(refusal)}")
+        if not seconds:
+            raise RuntimeError("; ".join(refusals))
+        mosaic_choice[key] = min(seconds, key=seconds.get)
+    return mosaic_turn(cell, copies, mosaic_choice[key])
+
+
+def peer(name, cell, copies):
+    if name == "mosaic":
+        return mosaic_peer(cell, copies)
+    backend = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}[name]
+    return torch_peer(backend, cell, copies)
+
+
+def first_line(error):
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+# ---- cells ----
+
+
+class Wrong(Exception):
+    pass
+
+
+def compile_all(library, args, cells, configs):
+    """Plans everything once, on all threads: kernels are compiled beside each other, and later plans find them."""
+
+    def plan(cell, config):
+        query, key = (torch.empty(shape, dtype=torch.bfloat16, device="cuda") for shape in (cell.q_shape(), cell.kv_shape()))
+        try:
+            our_plan(library, args, cell, (query, key, key), config, torch.empty_like(query))
+        except RuntimeError:
+            pass  # `prepare` says which and why
+
+    began = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda pair: plan(*pair), itertools.product(cells, configs)))
+    return time.perf_counter() - began
+
+
+class Ours:
+    """One config of ours in a cell. Its results go into buffers that all configs of the cell share."""
+
+    def __init__(self, name, turn, plan, outs):
+        self.turn, self.plan, self.outs = turn, plan, outs
+        self.first = self.result()
+        self.contender = measure_cuda.Contender(name, turn, len(outs))
+
+    def result(self):
+        for out in self.outs:
+            out.fill_(math.nan)
+        self.turn()
+        return self.outs[0].clone()
+
+
+class Entry:
+    """A cell with everything that is timed in it."""
+
+    def __init__(self, cell):
+        self.cell, self.ours, self.peers, self.errors, self.skipped = cell, [], {}, {}, {}
+
+    def contenders(self):
+        return [one.contender for one in self.ours] + list(self.peers.values())
+
+    def best(self):
+        return min(self.ours, key=lambda one: one.contender.times()["seconds"])
+
+
+def prepare(library, args, cell, configs, data):
+    """Runs and checks every contender once. Ours must be right; a peer that cannot or is not is left out, and said so."""
+    copies, entry = data.copies(cell), Entry(cell)
+    expected = reference(cell, *copies[0])
+    outs = [torch.empty_like(copy[0]) for copy in copies]
+
+    def check(name, result):
+        entry.errors[name] = error_of(result, expected)
+        if not entry.errors[name] < MAX_ERROR:
+            raise Wrong(f"{cell.label()}: {name} is wrong: relative error {entry.errors[name]:.2e}")
+
+    for config in configs:
+        name = OURS if config is None else config_text(config)
+        try:
+            turn, plan = ours(library, args, cell, copies, config, outs)
+        except RuntimeError as refusal:
+            entry.skipped[name] = first_line(refusal)
+            continue
+        entry.ours.append(Ours(name, turn, plan, outs))
+        check(name, entry.ours[-1].first)
+    if not entry.ours:
+        raise Wrong(f"{cell.label()}: nothing of ours serves it: {entry.skipped}")
+    for name in args.peers:
+        try:
+            turn, result = peer(name, cell, copies)
+            check(name, result)
+            entry.peers[name] = measure_cuda.Contender(name, turn, len(copies))
+        except Exception as refusal:  # a peer may fail in ways of its own
+            entry.skipped[name] = first_line(refusal)
+    print(f"{cell.label():26s} errors: " + ", ".join(f"{name} {e:.2e}" for name, e in entry.errors.items()), flush=True)
+    return entry
+
+
+def require_unchanged(entry):
+    for one in entry.ours:
+        if not torch.equal(one.result(), one.first):
+            raise Wrong(f"{entry.cell.label()}: {one.contender.name}: the result changed while it was timed")
+
+
+def finish(entry, sustained):
+    """The row of a cell: the best of ours beside every peer."""
+    cell = entry.cell
+    best, plan = entry.best().contender, entry.best().plan
+    configs = {one.contender.name: one.contender.times() for one in entry.ours}
+    times = {OURS: best.times(), **{name: contender.times() for name, contender in entry.peers.items()}}
+    row = dict(vars(cell), label=cell.label(), flops=cell.flops(), times=times, configs=configs, errors=entry.errors,
+               skipped=entry.skipped, kernel=plan.info["kernel"], config=plan.info["config"], tier=plan.info["tier"])
+    row["ratios"] = ratios(times)
+    if sustained:
+        row["sustained"] = {OURS if name == best.name else name: s for name, s in sustained.items()}
+        row["sustained_ratios"] = ratios(row["sustained"])
+    return row
+
+
+def ratios(times):
+    """Each peer's time by ours, and that of the best peer; empty without peers."""
+    all_ = {name: t["seconds"] / times[OURS]["seconds"] for name, t in times.items() if name != OURS}
+    return dict(all_, best=min(all_.values())) if all_ else {}
+
+
+def sustain(entry, monitor, order):
+    contenders = [entry.best().contender, *entry.peers.values()]
+    return {contender.name: contender.sustain(monitor) for contender in order.sample(contenders, len(contenders))}
+
+
+# ---- what is printed ----
+
+
+def rate_text(flops, times):
+    return f"{flops / times['seconds'] / 1e12:6.1f} ±{100 * measure.spread(times):3.1f}%"
+
+
+def print_heading(peers):
+    print(f"{'TFLOP/s':26s} {OURS:>13s} " + "".join(f"{name:>14s} {'ratio':>6s}" for name in peers) + "  config")
+
+
+def print_row(row, peers):
+    cells = ""
+    for name in peers:
+        time_ = row["times"].get(name)
+        cells += f"{rate_text(row['flops'], time_):>14s} {row['ratios'][name]:6.3f}" if time_ else f"{'-':>14s} {'':6s}"
+    graph = " (graph)" if row["times"][OURS]["graph"] else ""
+    config = config_text(row["config"]) if isinstance(row["config"], dict) else row["config"]
+    print(f"{row['label']:26s} {rate_text(row['flops'], row['times'][OURS]):>13s} {cells}  {row['kernel']} {config}{graph}")
+    if len(row["configs"]) > 1:
+        for name, times in sorted(row["configs"].items(), key=lambda item: item[1]["seconds"]):
+            print(f"    {rate_text(row['flops'], times)}  {name}")
+    for name, why in row["skipped"].items():
+        print(f"    without {name}: {why}")
+
+
+def print_sustained(row):
+    texts = []
+    for name, s in row["sustained"].items():
+        clock = f" {s['sm_mhz']:.0f} MHz {s['watts']:.0f} W" if s["sm_mhz"] else ""
+        texts.append(f"{name} {row['flops'] / s['seconds'] / 1e12:.1f}{clock}")
+    best = row["sustained_ratios"].get("best")
+    print(f"{row['label']:26s} sustained: {', '.join(texts)}" + (f"; ratio {best:.3f}" if best else ""))
+
+
+def summarise(rows, key="ratios"):
+    """Over the ratios to the best peer of each cell."""
+    judged = [row for row in rows if row.get(key)]
+    if not judged:
+        return {}
+    worst = min(judged, key=lambda row: row[key]["best"])
+    below = [row["label"] for row in judged if row[key]["best"] < row["floor"]]
+    return {
+        "cells": len(judged),
+        "geometric_mean": measure.geometric_mean([row[key]["best"] for row in judged]),
+        "worst": worst[key]["best"],
+        "worst_cell": worst["label"],
+        "below_floor": below,
+    }
+
+
+def print_summary(title, summary):
+    if summary:
+        print(f"{title}: {summary['cells']} cells against the best peer of each: geometric mean {summary['geometric_mean']:.3f}x, "
+              f"worst {summary['worst']:.3f}x ({summary['worst_cell']}); "
+              f"below the floor (1.00x, 0.97x at S = 512): {', '.join(summary['below_floor']) or 'none'}")
+
+
+# ---- the program ----
+
+
+def commit():
+    """What is measured: the commit that is checked out, with "-dirty" when the tree differs."""
+    command = ["git", "-C", pathlib.Path(__file__).parent, "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+def protocol(args):
+    return {
+        "repeats": args.repeats,
+        "order": f"random over all cells and contenders, seed {args.seed}",
+        "pause_seconds": measure_cuda.PAUSE_SECONDS,
+        "burst_seconds": measure_cuda.BURST_SECONDS,
+        "graph_below_seconds": measure_cuda.GRAPH_BELOW_SECONDS,
+        "l2": f"cold: copies in turn until they pass {measure_cuda.COLD_BYTES} bytes",
+        "statistic": "median; low and high are quartiles",
+    }
+
+
+def measure_cells(args, library, cells, configs, monitor):
+    """Everything is prepared and checked, then timed in one random order."""
+    data = Data(cells, args.seed)
+    order = random.Random(args.seed)
+    print(f"compiled in {compile_all(library, args, cells, configs):.1f} s\n")
+    entries = [prepare(library, args, cell, configs, data) for cell in cells]
+    measure_cuda.run_bursts([c for entry in entries for c in entry.contenders()], args.repeats, order)
+    sustained = {}
+    if args.sustained:
+        for entry in order.sample(entries, len(entries)):
+            sustained[entry.cell.label()] = sustain(entry, monitor, order)
+    for entry in entries:
+        require_unchanged(entry)
+    return [dict(finish(entry, sustained.get(entry.cell.label())), floor=entry.cell.floor()) for entry in entries]
+
+
+def main():
+    args = arguments()
+    cells, configs = list(grid(args)), read_configs(args.configs)
+    if not cells:
+        sys.exit("cuda_attention.py: there is no such cell")
+    if args.dry_run:
+        for cell in cells:
+            print(f"{cell.label():26s} {cell.flops() / 1e12:7.3f} TFLOP, {cell.bytes() / 1e6:6.1f} MB")
+        return 0
+    if not torch.cuda.is_available():
+        sys.exit("cuda_attention.py: torch finds no CUDA device here")
+    library, monitor = Library(args.library), measure_cuda.Monitor()
+    device = torch.cuda.get_device_name()
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    print(f"{device}, driver {monitor.driver}, {versions}, ejkernel {library.version()}")
+    if monitor.why_not:
+        print(f"no clocks and no power: {monitor.why_not}")
+    try:
+        rows = measure_cells(args, library, cells, configs, monitor)
+    except Wrong as wrong:
+        print(f"cuda_attention.py: {wrong}", file=sys.stderr)
+        return 1
+    print_heading(args.peers)
+    for row in rows:
+        print_row(row, args.peers)
+    for row in rows if args.sustained else ():
+        print_sustained(row)
+    record = {"date": time.strftime("%Y-%m-%d"), "commit": args.commit or commit(), "command": shlex.join(sys.argv),
+              "device": device, "driver": monitor.driver, "versions": versions, "ejkernel": library.version(),
+              "protocol": protocol(args), "rows": rows, "summary": summarise(rows)}
+    print()
+    print_summary("bursts", record["summary"])
+    if args.sustained:
+        record["sustained_summary"] = summarise(rows, "sustained_ratios")
+        print_summary("sustained", record["sustained_summary"])
+    if args.json:
+        measure.write(args.json, record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
