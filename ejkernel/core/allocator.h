@@ -1,10 +1,11 @@
-// The one seam through which the library gets host memory for tensors and workspaces, so that tests can make any
-// allocation fail, see what is never written, and catch writes past the ends.
+// The one seam through which the library gets memory for tensors and workspaces, so that tests can make any allocation
+// fail, see what is never written, and catch writes past the ends.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "ejkernel/core/device.h"
 #include "ejkernel/core/export.h"
 
 namespace ejk {
@@ -16,6 +17,15 @@ inline constexpr size_t kHostAlignment = 64;
 EJK_API void* allocate_host(size_t bytes);
 /// Releases what allocate_host returned; null is fine.
 EJK_API void free_host(void* block) noexcept;
+
+/// `bytes` of a device's memory in the order of `stream` (null: the default stream): work on that stream may use them
+/// at once, work on others after it waited for this point. Null for 0 bytes. Throws Internal (out_of_memory), and
+/// Unsupported for a device that this machine has not. Defined by the device's platform.
+EJK_API void* allocate_device(Device device, size_t bytes, void* stream);
+/// Releases it after what is on `stream` so far, which must still exist; null is fine.
+EJK_API void free_device(Device device, void* block, void* stream) noexcept;
+/// Zeroes device memory, in the order of `stream`.
+EJK_API void zero_device(Device device, void* block, size_t bytes, void* stream);
 
 /// What EJKERNEL_DEBUG switches on.
 struct AllocationDebug {

@@ -30,4 +30,9 @@ EJK_API std::string_view name(Platform platform);
 enum class Backend : uint8_t { any, cpu, gpu, tpu };
 EJK_API std::string_view name(Backend backend);
 
+/// Whether kernels of that backend take tensors of that device.
+constexpr bool serves(Backend backend, Device device) {
+  return backend == Backend::any || (backend == Backend::cpu) == (device.kind == DeviceKind::cpu);
+}
+
 }  // namespace ejk

@@ -87,6 +87,11 @@ void parse_plugins(const Variable& self, std::string_view value, Values& into) {
   });
 }
 
+void parse_nvrtc(const Variable& self, std::string_view value, Values& into) {
+  if (value.front() != '/') refuse(self, value);  // for the same reason
+  into.nvrtc = value;
+}
+
 constexpr std::array kVariables = {
     Variable{"EJKERNEL_PLATFORM", "auto, cuda, cpu, reference, xla, triton, pallas or hip", "auto",
              "the platform of every call that does not name one; like a named one, it works or raises", parse_platform},
@@ -103,6 +108,11 @@ constexpr std::array kVariables = {
              "heuristics: never tune, take each kernel's heuristic configuration", parse_autotune_policy},
     Variable{"EJKERNEL_PLUGINS", "a colon-separated list of absolute paths", "none",
              "libraries with more kernels and operations, loaded at the first call", parse_plugins},
+    Variable{
+        "EJKERNEL_NVRTC", "an absolute path", "looked for",
+        "the library that compiles CUDA kernels, such as /usr/local/cuda/lib64/libnvrtc.so.13; `ejk doctor` says where "
+        "it is looked for otherwise",
+        parse_nvrtc},
 };
 
 struct Published {

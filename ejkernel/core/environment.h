@@ -29,6 +29,7 @@ struct Values {
   bool sync = false;  ///< a call waits for its device before it returns; calls on host tensors always do
   AutotunePolicy autotune_policy = AutotunePolicy::autotune;
   std::vector<std::string> plugins = {};  ///< absolute paths, in order
+  std::string nvrtc = {};                 ///< path of the CUDA compiler's library; empty: look for it
 };
 
 /// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is
@@ -41,6 +42,7 @@ inline AllocationDebug debug() { return values().debug; }
 inline bool sync() { return values().sync; }
 inline AutotunePolicy autotune_policy() { return values().autotune_policy; }
 inline const std::vector<std::string>& plugins() { return values().plugins; }
+inline const std::string& nvrtc() { return values().nvrtc; }
 
 /// Reads it again: for tests. References to the old one stay valid.
 EJK_API void reload();

@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,10 +64,12 @@ struct Support {
 /// What choices may depend on about a device; see runtime/devices.h for the machine's own.
 struct DeviceProperties {
   Device device = {};
-  std::string product = {};       ///< "AMD EPYC 9575F", "NVIDIA H200"
-  std::string architecture = {};  ///< "x86_64+avx512bf16", "sm_90"
-  int num_units = 1;              ///< threads the library uses, or multiprocessors
-  int64_t cache_bytes = 0;        ///< last-level cache
+  std::string product = {};            ///< "AMD EPYC 9575F", "NVIDIA H200"
+  std::string architecture = {};       ///< "x86_64+avx512bf16", "sm_90"
+  int num_units = 1;                   ///< threads the library uses, or multiprocessors
+  int64_t cache_bytes = 0;             ///< last-level cache
+  int compute_capability = 0;          ///< 90 for sm_90; 0 on the host
+  int64_t shared_bytes_per_block = 0;  ///< the most that a kernel of a GPU can opt into (232448 on an H200)
 };
 
 /// Bits of the optional status word (runtime §3): a fault in index contents that was masked.
@@ -83,6 +86,8 @@ struct RunContext {
   void* stream = nullptr;               ///< a CUstream for cuda; ignored on the host
   std::span<std::byte> workspace = {};  ///< at least the plan's workspace_bytes(), aligned to 64
   uint32_t* status = nullptr;           ///< OR-ed atomically when given
+  const void* code = nullptr;           ///< what the kernel's `prepare` made for this choice
+  const DeviceProperties* device = nullptr;
 };
 
 /// A small trivially copyable struct with its type erased: Params and Config values.
@@ -162,6 +167,9 @@ struct KernelInfo {
   std::vector<ConfigBlock> (*candidates)(const CallView&, const DeviceProperties&) = nullptr;
   size_t (*workspace_bytes)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   void (*run)(const CallView&, const ConfigBlock&, const RunContext&) = nullptr;
+  /// Compiles or loads what `run` launches, once per choice; null for a kernel that is compiled with the library.
+  /// Throws Unsupported where that fails: the next kernel on the list gets the call.
+  std::shared_ptr<const void> (*prepare)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   /// Declared fields of a kernel that comes from outside (plug-in, Python); validate_signatures compares them.
   std::vector<std::string> signature = {};
 };
@@ -198,27 +206,36 @@ constexpr std::span<const std::string_view> forms() {
   else
     return {};
 }
+
+template <class K>
+constexpr Backend backend_of() {
+  if constexpr (requires { K::kBackend; })
+    return K::kBackend;
+  else
+    return K::kPlatform == Platform::cuda ? Backend::gpu : Backend::cpu;
+}
 }  // namespace operation_detail
 
 template <class K>
 using ConfigOf = typename operation_detail::ConfigOf<K>::Type;
 
 /// A kernel is a struct of static functions:
-///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [workspace_bytes], run.
+///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [workspace_bytes],
+///   [prepare], run.
 template <class Op, class K>
 KernelInfo make_kernel() {
   using Config = ConfigOf<K>;
   KernelInfo info;
   info.name = std::string(K::kName);
   info.platform = K::kPlatform;
-  if constexpr (requires { K::kBackend; })
-    info.backend = K::kBackend;
-  else
-    info.backend = K::kPlatform == Platform::cuda ? Backend::gpu : Backend::cpu;
+  info.backend = operation_detail::backend_of<K>();
   if constexpr (requires { K::kRevision; }) info.revision = K::kRevision;
   info.config_fields = operation_detail::kConfigFields<Config>;
 
-  info.supports = [](const CallView& view, [[maybe_unused]] const DeviceProperties& device) {
+  info.supports = [](const CallView& view, const DeviceProperties& device) {
+    if (!serves(operation_detail::backend_of<K>(), device.device))
+      return Support::no("it serves " + std::string(name(operation_detail::backend_of<K>())) + ", the tensors are on " +
+                         to_string(device.device));
     if constexpr (requires { K::supports(typed<Op>(view), device); })
       return K::supports(typed<Op>(view), device);
     else
@@ -245,6 +262,14 @@ KernelInfo make_kernel() {
     else
       return 0;
   };
+  if constexpr (requires { &K::prepare; })
+    info.prepare = [](const CallView& view, [[maybe_unused]] const ConfigBlock& config,
+                      const DeviceProperties& device) -> std::shared_ptr<const void> {
+      if constexpr (std::is_same_v<Config, NoConfig>)
+        return K::prepare(typed<Op>(view), device);
+      else
+        return K::prepare(typed<Op>(view), config.as<Config>(), device);
+    };
   info.run = [](const CallView& view, [[maybe_unused]] const ConfigBlock& config, const RunContext& context) {
     if constexpr (std::is_same_v<Config, NoConfig>)
       K::run(typed<Op>(view), context);

@@ -182,22 +182,29 @@ void set(const Tensor& tensor, int64_t flat_index, double value) {
   store_from_double(tensor.data, tensor.dtype, element_offset(tensor, flat_index), value);
 }
 
-Array::Array(DType dtype, const Shape& shape, Device device) : view_(nullptr, dtype, shape, device) {
-  const int64_t bytes = num_bytes(dtype, shape);
-  if (device.kind != DeviceKind::cpu)
-    throw Unsupported("Array: a host device was expected, " + to_string(device) +
-                      " was given; allocate device memory yourself and wrap it with Array(view, owner)");
-  view_.data = allocate_host(static_cast<size_t>(bytes));
-  owner_ = std::shared_ptr<void>(view_.data, free_host);
+Array::Array(DType dtype, const Shape& shape, Device device, void* stream) : view_(nullptr, dtype, shape, device) {
+  const auto bytes = static_cast<size_t>(num_bytes(dtype, shape));
+  if (device.kind == DeviceKind::cpu) {
+    view_.data = allocate_host(bytes);
+    owner_ = std::shared_ptr<void>(view_.data, free_host);
+  } else {
+    view_.data = allocate_device(device, bytes, stream);
+    owner_ = std::shared_ptr<void>(view_.data, [device, stream](void* block) { free_device(device, block, stream); });
+  }
 }
 
 Array::Array(const Tensor& view, std::shared_ptr<void> owner) : view_(view), owner_(std::move(owner)) {}
 
 Array Array::clone() const { return contiguous(view_); }
 
-Array Array::zeros(DType dtype, const Shape& shape, Device device) {
-  Array array(dtype, shape, device);
-  if (array.data() != nullptr) std::memset(array.data(), 0, static_cast<size_t>(num_bytes(dtype, shape)));
+Array Array::zeros(DType dtype, const Shape& shape, Device device, void* stream) {
+  Array array(dtype, shape, device, stream);
+  const auto bytes = static_cast<size_t>(num_bytes(dtype, shape));
+  if (array.data() == nullptr) return array;
+  if (device.kind == DeviceKind::cpu)
+    std::memset(array.data(), 0, bytes);
+  else
+    zero_device(device, array.data(), bytes, stream);
   return array;
 }
 

@@ -115,13 +115,16 @@ EJK_API int64_t element_offset(const Tensor& tensor, int64_t flat_index);
 EJK_API double get(const Tensor& tensor, int64_t flat_index);
 EJK_API void set(const Tensor& tensor, int64_t flat_index, double value);
 
-/// Owns a contiguous, row-major buffer aligned to 64 bytes (host), and converts to the Tensor that views it. Copies
-/// share the buffer; `clone()` copies the elements. Memory is not initialised. Throws Internal (out_of_memory) when the
-/// allocation fails, and Unsupported for a device whose memory core/ cannot allocate.
+/// Owns a contiguous, row-major buffer aligned to 64 bytes (256 on a GPU), and converts to the Tensor that views it.
+/// Copies share the buffer; `clone()` copies the elements of one in host memory. Memory is not initialised. Throws
+/// Internal (out_of_memory) when the allocation fails, and Unsupported for a device that is not here.
+///
+/// Device memory is allocated and released in the order of `stream` (null: the default stream): the last copy must go
+/// before that stream is destroyed, and after work on other streams has finished or that stream waits for it.
 class EJK_API Array {
  public:
   Array() = default;
-  Array(DType dtype, const Shape& shape, Device device = {});
+  Array(DType dtype, const Shape& shape, Device device = {}, void* stream = nullptr);
   /// Takes over memory owned elsewhere (DLPack, a mapped file); `owner` releases it.
   Array(const Tensor& view, std::shared_ptr<void> owner);
 
@@ -139,7 +142,7 @@ class EJK_API Array {
   }
   Array clone() const;
 
-  static Array zeros(DType dtype, const Shape& shape, Device device = {});
+  static Array zeros(DType dtype, const Shape& shape, Device device = {}, void* stream = nullptr);
 
  private:
   Tensor view_;

@@ -33,7 +33,13 @@ struct CachedChoice {
   uint64_t generation = 0;
 };
 ClockCache<CachedChoice>& choices() {
-  static ClockCache<CachedChoice> cache(kMaxChoices);
+  static auto* cache = new ClockCache<CachedChoice>(kMaxChoices);  // never destroyed: they hold compiled code
+  return *cache;
+}
+
+/// Why a kernel's code could not be had.
+ClockCache<std::string>& failures() {
+  static ClockCache<std::string> cache(kMaxChoices);
   return cache;
 }
 // Rises when a memory config changes, so that a cached choice made before is looked at again.
@@ -46,10 +52,6 @@ Policy effective_policy(const PlanOptions& options) {
   if (options.policy) return *options.policy;
   if (policy_on_this_thread) return *policy_on_this_thread;
   return {.autotune = environment::autotune_policy() == environment::AutotunePolicy::autotune, .heuristics = true};
-}
-
-bool serves(Backend backend, Device device) {
-  return backend == Backend::any || (backend == Backend::cpu) == (device.kind == DeviceKind::cpu);
 }
 
 /// One call on its way to a choice.
@@ -69,20 +71,21 @@ class Chooser {
     platform_ = options_.platform ? options_.platform : environment::platform();
   }
 
+  /// The first kernel on the list that accepts and whose code can be had; all reasons otherwise. Without a trail nobody
+  /// asks the kernels behind it.
   std::shared_ptr<const Choice> run() {
-    const std::shared_ptr<const KernelInfo> kernel = first_kernel();
-    key_ = key_for(*kernel);
-    hash_ = digest_of(key_).low;
-    const Policy policy = effective_policy(options_);
-    const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
-    const uint64_t now = generation();
-    if (cacheable)
-      if (const auto hit = choices().find(hash_, key_); hit && hit->generation == now)
-        if (legal(*kernel, hit->choice->config)) return hit->choice;
-    auto choice = std::make_shared<const Choice>(choose_config(kernel, policy));
-    if (!cacheable) return choice;
-    const auto is_current = [&](const CachedChoice& there) { return there.generation == now; };
-    return choices().put_unless(hash_, key_, {std::move(choice), now}, is_current).choice;
+    std::string reasons;
+    std::shared_ptr<const Choice> choice;
+    for (const auto& kernel : request_.operation->kernels) {
+      Support support = answer(*kernel);
+      if (support.ok && choice == nullptr) choice = choice_of(kernel, support);
+      if (!support.ok) reasons += fmt::format("\n  {}: {}", kernel->name, support.reason);
+      if (trail_ != nullptr) trail_->kernels.push_back({kernel->name, kernel->platform, support.ok, support.reason});
+      if (choice != nullptr && trail_ == nullptr) return choice;
+    }
+    if (choice == nullptr)
+      throw Unsupported(fmt::format("{}: no kernel supports this call{}", declaration_.name, reasons));
+    return choice;
   }
 
   /// The problem and the kernel: what a config or a choice is found by.
@@ -93,21 +96,52 @@ class Chooser {
   }
 
  private:
-  /// The first kernel on the list that accepts; all reasons otherwise.
-  std::shared_ptr<const KernelInfo> first_kernel() {
-    std::string reasons;
-    std::shared_ptr<const KernelInfo> chosen;
-    for (const auto& kernel : request_.operation->kernels) {
-      const Support support = answer(*kernel);
-      if (trail_ != nullptr) trail_->kernels.push_back({kernel->name, kernel->platform, support.ok, support.reason});
-      if (support.ok && chosen == nullptr) chosen = kernel;
-      if (!support.ok) reasons += fmt::format("\n  {}: {}", kernel->name, support.reason);
-      if (chosen != nullptr && trail_ == nullptr) break;
+  /// The kernel's config and code; null when its code cannot be had, and `support` then says why.
+  std::shared_ptr<const Choice> choice_of(const std::shared_ptr<const KernelInfo>& kernel, Support& support) {
+    key_ = key_for(*kernel);
+    hash_ = digest_of(key_).low;
+    // Code is loaded for one device; configs serve all that are alike.
+    const std::string choice_key = key_ + fmt::format("|{}", request_.device.ordinal);
+    const Policy policy = effective_policy(options_);
+    const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
+    const uint64_t now = generation();
+    if (cacheable)
+      if (const auto hit = choices().find(hash_, choice_key); hit && hit->generation == now)
+        if (legal(*kernel, hit->choice->config)) return hit->choice;
+
+    Choice made = choose_config(kernel, policy);
+    if (!prepare(made, support)) return nullptr;
+    note_fallback(*kernel);
+    auto choice = std::make_shared<const Choice>(std::move(made));
+    if (!cacheable) return choice;
+    const auto is_current = [&](const CachedChoice& there) { return there.generation == now; };
+    return choices().put_unless(hash_, choice_key, {std::move(choice), now}, is_current).choice;
+  }
+
+  /// A failure is remembered for the problem, kernel and config: compiling in vain takes as long as compiling.
+  bool prepare(Choice& choice, Support& support) {
+    const KernelInfo& kernel = *choice.kernel;
+    if (kernel.prepare == nullptr) return true;
+    const std::string key = fmt::format("{}|{}|{}", key_, request_.device.ordinal, to_string(kernel, choice.config));
+    const uint64_t hash = digest_of(key).low;
+    if (const auto failure = failures().find(hash, key)) return decline(support, *failure);
+    try {
+      choice.code = kernel.prepare(view_, choice.config, device_);
+      return true;
+    } catch (const Unsupported& error) {
+      if (options_.config) throw;
+      failures().put(hash, key, error.what());
+      log(LogLevel::warning, fmt::format("{}: kernel {} gives way to the next on the list: {}", declaration_.name,
+                                         kernel.name, error.what()));
+      return decline(support, error.what());
     }
-    if (chosen == nullptr)
-      throw Unsupported(fmt::format("{}: no kernel supports this call{}", declaration_.name, reasons));
-    note_fallback(*chosen);
-    return chosen;
+  }
+
+  bool decline(Support& support, std::string reason) {
+    if (options_.config) throw Unsupported(reason);
+    support = Support::no(std::move(reason));
+    if (trail_ != nullptr) trail_->tiers.clear();  // they answered for a kernel that is not taken
+    return false;
   }
 
   Support answer(const KernelInfo& kernel) const {
@@ -126,7 +160,8 @@ class Chooser {
 
   /// A silent slow path is a bug: say once that the reference answers where something faster was hoped for.
   void note_fallback(const KernelInfo& kernel) const {
-    if (kernel.platform != Platform::reference || platform_ || !options_.kernel.empty()) return;
+    const bool is_reference = kernel.platform == Platform::reference || kernel.name == "cuda_reference";
+    if (!is_reference || platform_ || !options_.kernel.empty()) return;
     if (request_.operation->kernels.front()->name == kernel.name) return;
     log_once(
         fmt::format("fallback {}", declaration_.name), LogLevel::warning,
@@ -142,7 +177,7 @@ class Chooser {
 
   Choice made(const std::shared_ptr<const KernelInfo>& kernel, const ConfigBlock& config, Tier tier) {
     note(tier, "hit: " + to_string(*kernel, config));
-    return {request_.operation, kernel, config, tier};
+    return {.operation = request_.operation, .kernel = kernel, .config = config, .tier = tier};
   }
 
   /// Read top to bottom: the first tier that answers wins, and is reported.

@@ -36,12 +36,14 @@ struct PlanOptions {
   std::optional<Policy> policy = {};
 };
 
-/// A kernel and a config for a problem, and where the config came from. Immutable and shared.
+/// A kernel and a config for a problem, where the config came from, and the code compiled for them. Immutable and
+/// shared.
 struct Choice {
   std::shared_ptr<const RegisteredOperation> operation = {};
   std::shared_ptr<const KernelInfo> kernel = {};
   ConfigBlock config = {};
   Tier tier = Tier::error;
+  std::shared_ptr<const void> code = {};  ///< what the kernel's `prepare` made; null for one without
 };
 
 /// The trail of one decision, for `explain`.
@@ -49,7 +51,7 @@ struct KernelAnswer {
   std::string kernel;
   Platform platform;
   bool accepted;
-  std::string reason;  ///< why it declined; empty when it accepted
+  std::string reason;  ///< why it declined or could not be compiled; empty when it accepted
 };
 struct TierAnswer {
   Tier tier;
@@ -70,7 +72,9 @@ struct ChooseRequest {
   Device device = {};
 };
 
-/// Unsupported when no kernel accepts (with every kernel's reason) or no tier answers. `trail` may be null.
+/// Unsupported when no kernel accepts (with every kernel's reason) or no tier answers. A kernel whose code cannot be
+/// prepared gives way to the next on the list, for this problem and as long as the process lives, unless the call names
+/// its config: then the reason is thrown. `trail` may be null.
 EJK_API std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail);
 
 /// Tier 3. Holds configs found by measurement or set by hand; heuristics and overrides never enter.

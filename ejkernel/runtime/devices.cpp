@@ -2,12 +2,23 @@
 
 #include <fmt/format.h>
 
-#include "ejkernel/core/error.h"
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
 #include "ejkernel/platform/cpu/cpu_info.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/platform/cuda/driver.h"
+#include "ejkernel/platform/cuda/stream.h"
 
 namespace ejk {
 namespace {
+
+std::string fingerprint_of(const DeviceProperties& properties) {
+  return fmt::format("{}|{}|{}|{}", name(properties.device.kind), properties.product, properties.architecture,
+                     properties.num_units);
+}
 
 const DeviceProperties& cpu_properties() {
   static const DeviceProperties properties = [] {
@@ -21,24 +32,71 @@ const DeviceProperties& cpu_properties() {
   return properties;
 }
 
+/// Copies between the host and a device and waits.
+void copy_and_wait(Device device, void* stream,
+                   const std::function<void(const cuda::DriverApi&, cuda::abi::CUstream)>& copy) {
+  const cuda::CurrentDevice current(device);
+  copy(cuda::driver(), static_cast<cuda::abi::CUstream>(stream));
+  cuda::driver().stream_synchronize(static_cast<cuda::abi::CUstream>(stream));
+}
+
 }  // namespace
 
 const DeviceProperties& device_properties(Device device) {
-  if (device.kind != DeviceKind::cpu)
-    throw Unsupported(
-        fmt::format("device: this build of the library computes on the CPU only, {} was given; pass host "
-                    "tensors",
-                    to_string(device)));
-  return cpu_properties();
+  return device.kind == DeviceKind::cpu ? cpu_properties() : cuda::device_properties(device.ordinal);
 }
 
 const std::string& device_fingerprint(Device device) {
+  static const std::string cpu = fingerprint_of(cpu_properties());
+  if (device.kind == DeviceKind::cpu) return cpu;
+  // One per properties, which are never taken back; equal devices share records, not entries here.
+  static std::mutex mutex;
+  static auto* known = new std::map<const DeviceProperties*, std::string>;
   const DeviceProperties& properties = device_properties(device);
-  static const std::string cpu =
-      fmt::format("cpu|{}|{}|{}", properties.product, properties.architecture, properties.num_units);
-  return cpu;
+  const std::lock_guard lock(mutex);
+  std::string& text = (*known)[&properties];
+  if (text.empty()) text = fingerprint_of(properties);
+  return text;
 }
 
 std::string device_kind(Device device) { return device.kind == DeviceKind::cpu ? "cpu" : "gpu"; }
+
+int num_cuda_devices() noexcept { return cuda::num_devices(); }
+
+Array to_device(const Tensor& host, Device device, void* stream) {
+  if (!host.present()) return {};
+  const bool is_dense = host.device.kind == DeviceKind::cpu && is_contiguous(host);
+  const Array dense = is_dense ? Array() : contiguous(host);
+  const void* from = is_dense ? host.data : dense.data();
+  Array copy(host.dtype, host.shape, device, stream);
+  const auto bytes = static_cast<size_t>(num_bytes(host.dtype, host.shape));
+  if (bytes > 0)
+    copy_and_wait(device, stream, [&](const cuda::DriverApi& driver, cuda::abi::CUstream on) {
+      driver.copy_to_device(reinterpret_cast<uintptr_t>(copy.data()), from, bytes, on);
+    });
+  return copy;
+}
+
+Array to_host(const Tensor& tensor, void* stream) {
+  if (!tensor.present() || tensor.device.kind == DeviceKind::cpu) return contiguous(tensor);
+  const auto [lowest, end] = element_range(tensor);
+  const auto num_touched = end - lowest;
+  Array touched(tensor.dtype, {num_touched});
+  const auto bytes = static_cast<size_t>(num_bytes(tensor.dtype, {num_touched}));
+  const int64_t skipped = lowest * bits(tensor.dtype) / 8;
+  if (bytes > 0)
+    copy_and_wait(tensor.device, stream, [&](const cuda::DriverApi& driver, cuda::abi::CUstream on) {
+      driver.copy_to_host(touched.data(), reinterpret_cast<uintptr_t>(tensor.as<const std::byte>() + skipped), bytes,
+                          on);
+    });
+  if (is_contiguous(tensor))
+    return Array(Tensor(touched.data(), tensor.dtype, tensor.shape), std::make_shared<Array>(touched));
+  auto* origin = touched.as<std::byte>() - skipped;
+  return contiguous(Tensor(origin, tensor.dtype, tensor.shape, tensor.strides));
+}
+
+void synchronize(Device device, void* stream) {
+  if (device.kind == DeviceKind::cuda) cuda::synchronize(device, stream);
+}
 
 }  // namespace ejk

@@ -11,6 +11,17 @@ namespace ejk {
 /// Read once per device. Throws Unsupported for a device that this machine does not have.
 EJK_API const DeviceProperties& device_properties(Device device);
 
+/// CUDA devices that the driver offers; 0 without a driver. Never throws.
+EJK_API int num_cuda_devices() noexcept;
+
+/// A contiguous copy on a device, and back. Both wait until the copy has been made; a tensor that is on the device is
+/// read after what is on `stream` so far. `to_host` takes any strides: gaps are copied along and dropped on the host.
+EJK_API Array to_device(const Tensor& host, Device device, void* stream = nullptr);
+EJK_API Array to_host(const Tensor& tensor, void* stream = nullptr);
+
+/// Waits for everything on the stream (null: the default stream) of a device; the host's work is always done.
+EJK_API void synchronize(Device device, void* stream = nullptr);
+
 /// "cpu|AMD EPYC 9575F|x86_64 avx3_zen4|2": the environment part of every key and record.
 EJK_API const std::string& device_fingerprint(Device device);
 

@@ -18,7 +18,7 @@ void run_with_workspace(const Plan& plan, std::span<const Tensor> inputs, std::s
   RunOptions run{.stream = options.stream, .status = options.status};
   Array workspace;
   if (plan.workspace_bytes() > 0) {
-    workspace = Array(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, plan.device());
+    workspace = Array(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, plan.device(), options.stream);
     run.workspace = {workspace.as<std::byte>(), plan.workspace_bytes()};
   }
   plan.run(inputs, outputs, run);
@@ -27,7 +27,7 @@ void run_with_workspace(const Plan& plan, std::span<const Tensor> inputs, std::s
 std::vector<Array> execute(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                            const CallOptions& options) {
   const Plan plan = Plan::make(operation, inputs, params, options.plan);
-  std::vector<Array> outputs = plan.allocate_outputs();
+  std::vector<Array> outputs = plan.allocate_outputs(options.stream);
   const std::vector<Tensor> views(outputs.begin(), outputs.end());
   run_with_workspace(plan, inputs, views, options);
   return outputs;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
 
 namespace ejk {
@@ -14,6 +16,7 @@ struct Plan::State {
   ParamsBlock params;
   CheckedCall checked;
   Device device;
+  const DeviceProperties* properties = nullptr;
   size_t workspace_bytes = 0;
 
   std::vector<Tensor> output_specs() const {
@@ -41,6 +44,7 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
     if (input.present()) state->device = input.device;
     input.data = nullptr;
   }
+  state->properties = &device_properties(state->device);
   state->choice = choose({.operation = std::move(operation),
                           .inputs = state->inputs,
                           .params = &state->params,
@@ -49,8 +53,8 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
                           .device = state->device},
                          nullptr);
   const std::vector<Tensor> outputs = state->output_specs();
-  state->workspace_bytes = state->choice->kernel->workspace_bytes(
-      {state->inputs, &state->params, outputs}, state->choice->config, device_properties(state->device));
+  state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
+                                                                  state->choice->config, *state->properties);
   return Plan(std::move(state));
 }
 
@@ -70,7 +74,13 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
     throw_invalid(operation().name, "the status word", "be aligned to 4 bytes", "another address",
                   "pass the address of a uint32_t");
   s.choice->kernel->run({inputs, &s.params, outputs}, s.choice->config,
-                        {.stream = options.stream, .workspace = options.workspace, .status = options.status});
+                        {.stream = options.stream,
+                         .workspace = options.workspace,
+                         .status = options.status,
+                         .code = s.choice->code.get(),
+                         .device = s.properties});
+  if (s.device.kind == DeviceKind::cuda && environment::sync() && !cuda::is_capturing(s.device, options.stream))
+    synchronize(s.device, options.stream);
 }
 
 const Operation& Plan::operation() const { return *state_->choice->operation->declaration; }
@@ -87,11 +97,11 @@ size_t Plan::workspace_bytes() const { return state_->workspace_bytes; }
 
 Work Plan::work() const { return operation().work({state_->inputs, &state_->params, state_->output_specs()}); }
 
-std::vector<Array> Plan::allocate_outputs() const {
+std::vector<Array> Plan::allocate_outputs(void* stream) const {
   std::vector<Array> arrays;
   arrays.reserve(state_->checked.outputs.size());
   for (const OutputSpec& spec : state_->checked.outputs)
-    arrays.push_back(spec.present ? Array(spec.dtype, spec.shape, state_->device) : Array());
+    arrays.push_back(spec.present ? Array(spec.dtype, spec.shape, state_->device, stream) : Array());
   return arrays;
 }
 

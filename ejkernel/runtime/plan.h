@@ -47,8 +47,8 @@ class EJK_API Plan {
   size_t workspace_bytes() const;
   Work work() const;
 
-  /// Freshly allocated outputs in field order; absent where the call has none.
-  std::vector<Array> allocate_outputs() const;
+  /// Freshly allocated outputs in field order, on a device in the order of `stream`; absent where the call has none.
+  std::vector<Array> allocate_outputs(void* stream = nullptr) const;
 
  private:
   struct State;

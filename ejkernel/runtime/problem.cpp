@@ -1,7 +1,6 @@
 #include "ejkernel/runtime/problem.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <bit>
 
@@ -50,13 +49,6 @@ std::optional<ParamValue> key_value(const Operation& op, const ParamField& field
 }
 
 }  // namespace
-
-Digest digest_of(std::string_view bytes) {
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  return {hash.high64, hash.low64};
-}
-
-std::string to_string(const Digest& digest) { return fmt::format("{:016x}{:016x}", digest.high, digest.low); }
 
 std::string problem_key(const Operation& op, std::span<const Tensor> inputs, const ParamsBlock& params,
                         const CheckedCall& checked, const std::string& device_fingerprint) {

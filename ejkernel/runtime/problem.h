@@ -1,24 +1,15 @@
 // The tuning key of a call: everything a choice may depend on and nothing else, never data (runtime §1).
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 
+#include "ejkernel/core/digest.h"
 #include "ejkernel/core/export.h"
 #include "ejkernel/core/operation.h"
 #include "ejkernel/core/validate.h"
 
 namespace ejk {
-
-struct Digest {
-  uint64_t high = 0;
-  uint64_t low = 0;
-  friend bool operator==(const Digest&, const Digest&) = default;
-};
-/// XXH3-128.
-EJK_API Digest digest_of(std::string_view bytes);
-EJK_API std::string to_string(const Digest& digest);  // 32 hexadecimal digits
 
 /// Length-prefixed fields, so that no two problems share a key: operation and revision, device fingerprint, form, each
 /// input's presence, dtype and strides class, each dimension (bucketed or exact), each parameter as its Key says.

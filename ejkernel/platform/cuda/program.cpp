@@ -1,0 +1,255 @@
+#include "ejkernel/platform/cuda/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <future>
+#include <map>
+
+#include "ejkernel/platform/cuda/sources.h"
+
+namespace ejk::cuda {
+namespace {
+
+using namespace abi;  // NOLINT: the driver's names
+
+// ---- the log ----
+
+template <class Visit>
+void for_each_line(std::string_view text, Visit visit) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    visit(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+/// The number that stands before `unit` in `line`; 0 without one.
+int number_before(std::string_view line, std::string_view unit) {
+  std::string_view before = line.substr(0, line.find(unit));
+  if (before.size() == line.size()) return 0;
+  before = before.substr(0, before.find_last_not_of(' ') + 1);
+  before.remove_prefix(before.find_last_not_of("0123456789") + 1);
+  int number = 0;
+  std::from_chars(before.data(), before.data() + before.size(), number);
+  return number;
+}
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+/// What somebody who reads a refusal needs of a log that may be long.
+std::string first_errors(std::string_view log) {
+  constexpr int kMost = 4;
+  std::string text;
+  int found = 0;
+  for_each_line(log, [&](std::string_view line) {
+    if (contains(line, "error") && ++found <= kMost) text += fmt::format("\n  {}", line);
+  });
+  return text.empty() ? fmt::format("\n  {}", log.substr(0, 400)) : text;
+}
+
+// ---- compiling ----
+
+/// An NVRTC program, released with the scope.
+class Compilation {
+ public:
+  Compilation(const Nvrtc& nvrtc, const ProgramSpec& spec) : nvrtc_(nvrtc), spec_(spec) {
+    const std::vector<Source> sources = reachable_sources(spec.file);
+    // The library wants strings that end with a null byte, and views do not promise one.
+    std::vector<std::string> names, texts;
+    for (const Source& source : sources) {
+      names.emplace_back(source.path);
+      texts.emplace_back(source.text);
+    }
+    std::vector<const char*> name_pointers, text_pointers;
+    for (size_t i = 1; i < sources.size(); ++i) {
+      name_pointers.push_back(names[i].c_str());
+      text_pointers.push_back(texts[i].c_str());
+    }
+    succeed(nvrtc.api.create_program(&program_, texts[0].c_str(), names[0].c_str(),
+                                     static_cast<int>(name_pointers.size()), text_pointers.data(),
+                                     name_pointers.data()),
+            "nvrtcCreateProgram");
+  }
+  ~Compilation() { nvrtc_.api.destroy_program(&program_); }
+  Compilation(const Compilation&) = delete;
+  Compilation& operator=(const Compilation&) = delete;
+
+  Compiled run(std::string_view architecture) {
+    const std::string target = fmt::format("--gpu-architecture={}", architecture);
+    // The last one makes functions without a mark the device's: constexpr ones of headers that the host includes too.
+    const char* options[] = {target.c_str(), "-std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space"};
+    const NvrtcApi& api = nvrtc_.api;
+    succeed(api.add_name_expression(program_, spec_.instance.c_str()), "nvrtcAddNameExpression");
+    const bool compiled = api.compile_program(program_, std::size(options), options) == 0;
+    const std::string log = read_log();
+    if (!compiled)
+      throw CompileError(fmt::format("{} does not compile for {} with NVRTC {}.{}:{}", spec_.instance, architecture,
+                                     nvrtc_.major, nvrtc_.minor, first_errors(log)));
+    Compiled result;
+    result.report = parse_log(log);
+    size_t size = 0;
+    succeed(api.cubin_size(program_, &size), "nvrtcGetCUBINSize");
+    result.cubin.resize(size);
+    succeed(api.cubin(program_, reinterpret_cast<char*>(result.cubin.data())), "nvrtcGetCUBIN");
+    const char* lowered = nullptr;
+    succeed(api.lowered_name(program_, spec_.instance.c_str(), &lowered), "nvrtcGetLoweredName");
+    result.lowered_name = lowered;
+    return result;
+  }
+
+ private:
+  std::string read_log() const {
+    size_t size = 0;
+    succeed(nvrtc_.api.log_size(program_, &size), "nvrtcGetProgramLogSize");
+    std::string log(size, '\0');
+    succeed(nvrtc_.api.log(program_, log.data()), "nvrtcGetProgramLog");
+    log.resize(log.find_last_not_of('\0') + 1);
+    return log;
+  }
+
+  void succeed(int code, const char* function) const {
+    if (code != 0)
+      throw CompileError(fmt::format("{}: {} must succeed, got code {} (NVRTC {}.{}, {})", spec_.instance, function,
+                                     code, nvrtc_.major, nvrtc_.minor, nvrtc_.path));
+  }
+
+  const Nvrtc& nvrtc_;
+  const ProgramSpec& spec_;
+  nvrtcProgram program_ = nullptr;
+};
+
+/// A kernel that is slower than it was written to be is refused: somebody else on the list is faster.
+void check_report(const ProgramSpec& spec, const Report& report) {
+  for (const std::string& warning : report.warnings)
+    if (contains(warning, "(C75"))
+      throw CompileError(fmt::format("{} is not what was asked for: {}", spec.instance, warning));
+  if (!spec.may_spill && report.spill_store_bytes + report.spill_load_bytes > 0)
+    throw CompileError(fmt::format("{} must keep its values in registers, and spills {} bytes ({} registers)",
+                                   spec.instance, report.spill_store_bytes + report.spill_load_bytes,
+                                   report.registers));
+}
+
+// ---- the programs of this process ----
+
+using Future = std::shared_future<std::shared_ptr<const Program>>;
+
+struct Programs {
+  std::mutex mutex;
+  std::map<std::string, Future, std::less<>> by_key;
+};
+Programs& programs() {
+  static auto* all = new Programs;  // never destroyed: calls may come while the process exits
+  return *all;
+}
+
+std::string key_of(const ProgramSpec& spec, std::string_view architecture) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.file, spec.instance, spec.shared_bytes, spec.may_spill,
+                     architecture, driver_generation());
+}
+
+/// Waits for whoever makes it already, or makes it. A failure is told to all who wait, and not kept: who asks again may
+/// have mended the cause.
+std::shared_ptr<const Program> find_or_make(const ProgramSpec& spec, const std::string& architecture) {
+  Programs& all = programs();
+  const std::string key = key_of(spec, architecture);
+  std::promise<std::shared_ptr<const Program>> promise;
+  {
+    std::unique_lock lock(all.mutex);
+    const auto there = all.by_key.find(key);
+    if (there != all.by_key.end()) {
+      const Future future = there->second;
+      lock.unlock();
+      return future.get();
+    }
+    all.by_key.emplace(key, promise.get_future().share());
+  }
+  try {
+    auto program = std::make_shared<const Program>(spec, compile(spec, architecture));
+    promise.set_value(program);
+    return program;
+  } catch (...) {
+    {
+      const std::lock_guard lock(all.mutex);
+      all.by_key.erase(key);
+    }
+    promise.set_exception(std::current_exception());
+    throw;
+  }
+}
+
+}  // namespace
+
+Report parse_log(std::string_view log) {
+  Report report;
+  for_each_line(log, [&](std::string_view line) {
+    // One such line per function: of the kernel, and of what was not inlined into it.
+    report.stack_bytes = std::max(report.stack_bytes, number_before(line, "bytes stack frame"));
+    report.spill_store_bytes += number_before(line, "bytes spill stores");
+    report.spill_load_bytes += number_before(line, "bytes spill loads");
+    report.registers = std::max(report.registers, number_before(line, "registers"));
+    report.shared_bytes = std::max(report.shared_bytes, number_before(line, "bytes smem"));
+    if (contains(line, "(C75") || contains(line, "warning")) report.warnings.emplace_back(line);
+  });
+  return report;
+}
+
+std::string architecture_of(const DeviceProperties& device) {
+  return device.compute_capability == 90 ? "sm_90a" : fmt::format("sm_{}", device.compute_capability);
+}
+
+Compiled compile(const ProgramSpec& spec, std::string_view architecture, const Nvrtc& nvrtc) {
+  const auto began = std::chrono::steady_clock::now();
+  Compiled compiled = Compilation(nvrtc, spec).run(architecture);
+  compiled.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  check_report(spec, compiled.report);
+  return compiled;
+}
+
+Program::Program(const ProgramSpec& spec, Compiled compiled)
+    : instance_(spec.instance), shared_bytes_(spec.shared_bytes), compiled_(std::move(compiled)) {}
+
+void Program::load_on(const DeviceProperties& device) const {
+  const int ordinal = device.device.ordinal;
+  if (function(ordinal) != nullptr) return;
+  const std::lock_guard lock(loading_);
+  if (function(ordinal) != nullptr) return;
+  const int shared = shared_bytes_ + compiled_.report.shared_bytes;
+  if (shared > device.shared_bytes_per_block)
+    throw CompileError(fmt::format("{} needs {} bytes of shared memory, and {} has {} for a block", instance_, shared,
+                                   device.product, device.shared_bytes_per_block));
+  const CurrentDevice current(ordinal);
+  const DriverApi& api = driver();
+  CUmodule module = nullptr;
+  api.module_load(&module, compiled_.cubin.data());
+  CUfunction loaded = nullptr;
+  api.module_function(&loaded, module, compiled_.lowered_name.c_str());
+  if (shared_bytes_ > 0)
+    api.function_set_attribute(loaded, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes_);
+  // Otherwise the first launch would load it, which takes long and cannot be captured.
+  if (api.function_load.address != nullptr) api.function_load(loaded);
+  functions_[static_cast<size_t>(ordinal)].store(loaded, std::memory_order_release);
+}
+
+std::shared_ptr<const Program> load_program(const ProgramSpec& spec, const DeviceProperties& device) {
+  auto program = find_or_make(spec, architecture_of(device));
+  program->load_on(device);
+  return program;
+}
+
+void program_detail::launch(const Program& program, const RunContext& context, Dim3 grid, Dim3 block, int shared_bytes,
+                            void** args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  const int ordinal = context.device->device.ordinal;
+  const CurrentDevice current(ordinal);
+  const auto& launch_kernel = driver().launch_kernel;
+  const CUresult result = launch_kernel.attempt(program.function(ordinal), grid.x, grid.y, grid.z, block.x, block.y,
+                                                block.z, static_cast<unsigned>(shared_bytes),
+                                                static_cast<CUstream>(context.stream), args, nullptr);
+  note_subject(program.instance());
+  check(result, launch_kernel.symbol);
+}
+
+}  // namespace ejk::cuda
