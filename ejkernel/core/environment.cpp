@@ -87,10 +87,15 @@ void parse_plugins(const Variable& self, std::string_view value, Values& into) {
   });
 }
 
-void parse_nvrtc(const Variable& self, std::string_view value, Values& into) {
-  if (value.front() != '/') refuse(self, value);  // for the same reason
-  into.nvrtc = value;
+/// For the same reason.
+std::string absolute(const Variable& self, std::string_view value) {
+  if (value.front() != '/') refuse(self, value);
+  return std::string(value);
 }
+void parse_cache_dir(const Variable& self, std::string_view value, Values& into) {
+  into.cache_dir = absolute(self, value);
+}
+void parse_nvrtc(const Variable& self, std::string_view value, Values& into) { into.nvrtc = absolute(self, value); }
 
 constexpr std::array kVariables = {
     Variable{"EJKERNEL_PLATFORM", "auto, cuda, cpu, reference, xla, triton, pallas or hip", "auto",
@@ -108,6 +113,10 @@ constexpr std::array kVariables = {
              "heuristics: never tune, take each kernel's heuristic configuration", parse_autotune_policy},
     Variable{"EJKERNEL_PLUGINS", "a colon-separated list of absolute paths", "none",
              "libraries with more kernels and operations, loaded at the first call", parse_plugins},
+    Variable{
+        "EJKERNEL_CACHE_DIR", "an absolute path", "$XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel",
+        "the folder of the store, which keeps compiled kernels; it is not used when others than its owner can write it",
+        parse_cache_dir},
     Variable{
         "EJKERNEL_NVRTC", "an absolute path", "looked for",
         "the library that compiles CUDA kernels, such as /usr/local/cuda/lib64/libnvrtc.so.13; `ejk doctor` says where "

@@ -29,6 +29,7 @@ struct Values {
   bool sync = false;  ///< a call waits for its device before it returns; calls on host tensors always do
   AutotunePolicy autotune_policy = AutotunePolicy::autotune;
   std::vector<std::string> plugins = {};  ///< absolute paths, in order
+  std::string cache_dir = {};             ///< the store's folder; empty: the user's cache folder
   std::string nvrtc = {};                 ///< path of the CUDA compiler's library; empty: look for it
 };
 
@@ -42,6 +43,7 @@ inline AllocationDebug debug() { return values().debug; }
 inline bool sync() { return values().sync; }
 inline AutotunePolicy autotune_policy() { return values().autotune_policy; }
 inline const std::vector<std::string>& plugins() { return values().plugins; }
+inline const std::string& cache_dir() { return values().cache_dir; }
 inline const std::string& nvrtc() { return values().nvrtc; }
 
 /// Reads it again: for tests. References to the old one stay valid.

@@ -27,7 +27,7 @@ TEST(Calibration, peaks_are_rates_that_a_processor_can_have) {
 }
 
 TEST(Calibration, devices_that_are_not_here_are_refused) {
-  EXPECT_THROW(measure_peaks({.kind = DeviceKind::cuda}), Unsupported);
+  EXPECT_THROW(measure_peaks({.kind = DeviceKind::cuda, .ordinal = 1000}), Unsupported);
 }
 
 TEST(Calibration, the_roofline_is_the_slower_of_the_two) {

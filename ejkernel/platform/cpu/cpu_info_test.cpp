@@ -102,14 +102,14 @@ TEST(Devices, the_cpu_is_described_once) {
   EXPECT_EQ(device_kind({}), "cpu");
 }
 
-TEST(Devices, a_gpu_is_refused_with_a_sentence) {
+TEST(Devices, a_gpu_that_is_not_here_is_refused_with_a_sentence) {
   try {
-    device_properties({.kind = DeviceKind::cuda, .ordinal = 1});
+    device_properties({.kind = DeviceKind::cuda, .ordinal = 1000});
     FAIL();
   } catch (const Unsupported& error) {
-    EXPECT_NE(std::string(error.what()).find("cuda:1 was given"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cuda:1000 was asked for"), std::string::npos) << error.what();
   }
-  EXPECT_THROW(device_fingerprint({.kind = DeviceKind::cuda}), Unsupported);
+  EXPECT_THROW(device_fingerprint({.kind = DeviceKind::cuda, .ordinal = 1000}), Unsupported);
 }
 
 }  // namespace

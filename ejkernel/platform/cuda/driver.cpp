@@ -133,11 +133,12 @@ DeviceState& device_state(int ordinal) {
   Loaded& now = state();
   if (ordinal >= 0 && static_cast<size_t>(ordinal) < now.devices.size())
     return *now.devices[static_cast<size_t>(ordinal)];
-  throw Unsupported(fmt::format("device: cuda:{} was asked for, and this machine has {}; `ejk doctor` says what was "
-                                "looked for",
-                                ordinal,
-                                now.devices.empty() ? "no CUDA device (" + now.report.error + ")"
-                                                    : fmt::format("{} CUDA devices", now.devices.size())));
+  throw Unsupported(
+      fmt::format("device: cuda:{} was asked for, and this machine has {}; `ejk doctor` says what was "
+                  "looked for",
+                  ordinal,
+                  now.devices.empty() ? "no CUDA device (" + now.report.error + ")"
+                                      : fmt::format("{} CUDA devices", now.devices.size())));
 }
 
 abi::CUcontext context_of(int ordinal) {

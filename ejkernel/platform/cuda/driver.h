@@ -53,8 +53,8 @@ EJK_API void note_subject(std::string_view subject) noexcept;
 /// without asking the system.
 EJK_API abi::CUmemoryPool memory_pool(int ordinal);
 
-/// For tests: this driver from now on, in place of the machine's (it is copied); null: look for the machine's again. Devices are
-/// counted again; what was loaded or allocated under the old one must not be used any more.
+/// For tests: this driver from now on, in place of the machine's (it is copied); null: look for the machine's again.
+/// Devices are counted again; what was loaded or allocated under the old one must not be used any more.
 EJK_API void use_driver(const DriverApi* fake);
 /// Rises with use_driver, so that what was loaded under another driver is not used again.
 EJK_API int driver_generation() noexcept;

@@ -110,9 +110,8 @@ std::string literal(const T& value) {
     return std::string(literal_detail::type_name<T>()) + "(" + std::to_string(static_cast<Number>(value)) + ")";
   } else {
     std::string text;
-    literal_detail::with_members(value, [&](const auto&... members) {
-      ((text += (text.empty() ? "" : ", ") + literal(members)), ...);
-    });
+    literal_detail::with_members(
+        value, [&](const auto&... members) { ((text += (text.empty() ? "" : ", ") + literal(members)), ...); });
     return std::string(literal_detail::type_name<T>()) + "{" + text + "}";
   }
 }

@@ -64,8 +64,8 @@ Paths already_loaded(int major) {
   return paths;
 }
 
-/// Folders that hold lib/python3*/site-packages: of this program, of the active environments, of the first python3 on the
-/// path, of the user and of the system.
+/// Folders that hold lib/python3*/site-packages: of this program, of the active environments, of the first python3 on
+/// the path, of the user and of the system.
 Paths python_prefixes() {
   Paths prefixes;
   std::error_code ignored;
@@ -206,10 +206,11 @@ NvrtcSearch search_nvrtc() {
 const Nvrtc& nvrtc() {
   Found& now = find();
   if (!now.search.found)
-    throw Unsupported(fmt::format("nvrtc: CUDA kernels are compiled by NVRTC {} or newer, which is not here; install "
-                                  "the Python package nvidia-cuda-nvrtc or a CUDA toolkit, or set EJKERNEL_NVRTC "
-                                  "(looked for in these places: {})",
-                                  kOldestMajor, fmt::join(now.search.looked, "; ")));
+    throw Unsupported(
+        fmt::format("nvrtc: CUDA kernels are compiled by NVRTC {} or newer, which is not here; install "
+                    "the Python package nvidia-cuda-nvrtc or a CUDA toolkit, or set EJKERNEL_NVRTC "
+                    "(looked for in these places: {})",
+                    kOldestMajor, fmt::join(now.search.looked, "; ")));
   std::call_once(now.loading, [&] {
     if (now.nvrtc.api.version.address == nullptr) now.nvrtc = load_nvrtc(now.search.found->path);
   });
@@ -226,7 +227,8 @@ void use_nvrtc(const Nvrtc* fake) {
   auto* fresh = new Found;  // never destroyed, as above
   if (fake != nullptr) {
     fresh->nvrtc = *fake;
-    fresh->search.found = NvrtcFile{fake->path, "use_nvrtc", fmt::format("{} {}.{}", fake->path, fake->major, fake->minor)};
+    fresh->search.found =
+        NvrtcFile{fake->path, "use_nvrtc", fmt::format("{} {}.{}", fake->path, fake->major, fake->minor)};
   } else {
     fresh->search = search_nvrtc();
   }

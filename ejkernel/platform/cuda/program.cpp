@@ -68,10 +68,10 @@ class Compilation {
       name_pointers.push_back(names[i].c_str());
       text_pointers.push_back(texts[i].c_str());
     }
-    succeed(nvrtc.api.create_program(&program_, texts[0].c_str(), names[0].c_str(),
-                                     static_cast<int>(name_pointers.size()), text_pointers.data(),
-                                     name_pointers.data()),
-            "nvrtcCreateProgram");
+    succeed(
+        nvrtc.api.create_program(&program_, texts[0].c_str(), names[0].c_str(), static_cast<int>(name_pointers.size()),
+                                 text_pointers.data(), name_pointers.data()),
+        "nvrtcCreateProgram");
   }
   ~Compilation() { nvrtc_.api.destroy_program(&program_); }
   Compilation(const Compilation&) = delete;
@@ -245,9 +245,9 @@ void program_detail::launch(const Program& program, const RunContext& context, D
   const int ordinal = context.device->device.ordinal;
   const CurrentDevice current(ordinal);
   const auto& launch_kernel = driver().launch_kernel;
-  const CUresult result = launch_kernel.attempt(program.function(ordinal), grid.x, grid.y, grid.z, block.x, block.y,
-                                                block.z, static_cast<unsigned>(shared_bytes),
-                                                static_cast<CUstream>(context.stream), args, nullptr);
+  const CUresult result =
+      launch_kernel.attempt(program.function(ordinal), grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                            static_cast<unsigned>(shared_bytes), static_cast<CUstream>(context.stream), args, nullptr);
   note_subject(program.instance());
   check(result, launch_kernel.symbol);
 }

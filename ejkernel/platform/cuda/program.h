@@ -1,10 +1,11 @@
 // From a kernel's source to its launch: compile (NVRTC), load, launch.
 //
 //   struct Cuda {                                   // a kernel's host half
-//     static std::shared_ptr<const void> prepare(const Call<Op>& call, const Config& config, const DeviceProperties& device) {
+//     static std::shared_ptr<const void> prepare(const Call<Op>& call, const Config& config, const DeviceProperties&
+//     device) {
 //       return cuda::load_program({.file = "ejkernel/ops/op/op_sm90.cu",
-//                                  .instance = "ejk::op<" + cuda::literal(variant_of(call)) + ", " + cuda::literal(config) + ">",
-//                                  .shared_bytes = shared_bytes(config)}, device);
+//                                  .instance = "ejk::op<" + cuda::literal(variant_of(call)) + ", " +
+//                                  cuda::literal(config) + ">", .shared_bytes = shared_bytes(config)}, device);
 //     }
 //     static void run(const Call<Op>& call, const Config& config, const RunContext& context) {
 //       cuda::launch(context, {.x = num_tiles}, {.x = 384}, map, call.outputs.out.data, scale);
@@ -39,8 +40,9 @@ class EJK_API CompileError : public Unsupported {
 
 struct ProgramSpec {
   std::string_view file;  ///< an embedded source by its path in the tree: "ejkernel/ops/mean_pooling/mean_pooling.cu"
-  std::string instance;   ///< a __global__ function with its template arguments: "ejk::mean_pooling<ejk::Config{4, true}>"
-  int shared_bytes = 0;   ///< dynamic shared memory of the launch
+  std::string
+      instance;  ///< a __global__ function with its template arguments: "ejk::mean_pooling<ejk::Config{4, true}>"
+  int shared_bytes = 0;    ///< dynamic shared memory of the launch
   bool may_spill = false;  ///< for references: they are right, not fast
 };
 
@@ -95,8 +97,8 @@ class Program {
   mutable std::array<std::atomic<abi::CUfunction>, kMaxDevices> functions_ = {};
 };
 
-/// The program ready to launch on that device: from memory, else compiled. Threads that ask for the same one at the same
-/// time wait for one compilation; different ones compile in parallel. Throws CompileError.
+/// The program ready to launch on that device: from memory, else compiled. Threads that ask for the same one at the
+/// same time wait for one compilation; different ones compile in parallel. Throws CompileError.
 EJK_API std::shared_ptr<const Program> load_program(const ProgramSpec& spec, const DeviceProperties& device);
 
 struct Dim3 {

@@ -44,8 +44,7 @@ std::vector<Source> reachable_sources(std::string_view path) {
 
 Digest digest_of(std::span<const Source> sources) {
   std::string all;
-  for (const Source& source : sources)
-    all += fmt::format("{} {}\n{}", source.path, source.text.size(), source.text);
+  for (const Source& source : sources) all += fmt::format("{} {}\n{}", source.path, source.text.size(), source.text);
   return ejk::digest_of(std::string_view(all));
 }
 

@@ -1,5 +1,5 @@
-// The device sources that the library carries as text: every *.cu and *.cuh of the tree and the headers that both halves
-// of a kernel include (cmake/kernels.cmake). A file's path in the tree is its name in an #include.
+// The device sources that the library carries as text: every *.cu and *.cuh of the tree and the headers that both
+// halves of a kernel include (cmake/kernels.cmake). A file's path in the tree is its name in an #include.
 #pragma once
 
 #include <span>

@@ -59,10 +59,11 @@ TensorMap make_tensor_map(const void* base, DType dtype, std::span<const uint64_
       strides.data(), box.data(), kSteps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle(swizzle_bytes),
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
-    throw Internal(fmt::format("make_tensor_map: the driver refuses {} at {} with sizes [{}], strides [{}] bytes, box "
-                               "[{}], swizzle {} (code {})",
-                               name(dtype), base, fmt::join(sizes, ", "), fmt::join(strides, ", "),
-                               fmt::join(box, ", "), swizzle_bytes, result));
+    throw Internal(
+        fmt::format("make_tensor_map: the driver refuses {} at {} with sizes [{}], strides [{}] bytes, box "
+                    "[{}], swizzle {} (code {})",
+                    name(dtype), base, fmt::join(sizes, ", "), fmt::join(strides, ", "), fmt::join(box, ", "),
+                    swizzle_bytes, result));
   TensorMap map;
   std::memcpy(&map, &encoded, sizeof(map));
   return map;
