@@ -1,0 +1,162 @@
+// The device code of `cuda_reference` as host C++, with blocks of one thread and of three: on the problems that every
+// kernel of the host meets, by the same rule.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ejkernel/ops/attention/attention_internal.h"
+#include "ejkernel/ops/flash_attention/attention_cuda_reference_internal.h"
+#include "ejkernel/ops/flash_attention/attention_formula.cuh"
+#include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_internal.h"
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/host_block.h"
+#include "ejkernel/testing/operations.h"
+
+namespace ejk {
+namespace {
+
+using attention::BackwardInputs;
+using attention::ForwardResults;
+using cuda::Number;
+using testing::HostBlock;
+
+static_assert(static_cast<int>(Number::boolean) == static_cast<int>(DType::boolean));
+
+template <class F>
+void dispatch(DType dtype, F&& f) {
+  switch (static_cast<Number>(dtype)) {
+    case Number::f64:
+      return f.template operator()<Number::f64>();
+    case Number::f32:
+      return f.template operator()<Number::f32>();
+    case Number::f16:
+      return f.template operator()<Number::f16>();
+    case Number::bf16:
+      return f.template operator()<Number::bf16>();
+    case Number::e4m3:
+      return f.template operator()<Number::e4m3>();
+    case Number::e5m2:
+      return f.template operator()<Number::e5m2>();
+    default:
+      return f.template operator()<Number::i8>();
+  }
+}
+
+/// Calls work(formula) in every thread of a block, once for each of a grid's two blocks.
+template <int kThreads, class Work>
+void run_kernel(DType dtype, const cuda::AttentionProblem& p, Work work) {
+  dispatch(dtype, [&]<Number kNumber>() {
+    for (int block = 0; block < 2; ++block) {
+      cuda::AttentionShared<kThreads> shared;
+      testing::run_block(kThreads, [&](HostBlock threads) {
+        work(cuda::AttentionFormula<kNumber, HostBlock, kThreads>(p, threads, shared), block);
+      });
+    }
+  });
+}
+
+template <int kThreads>
+void forward(const attention::Problem& problem, const ForwardResults& results, const RunContext& context) {
+  const cuda::AttentionProblem p = attention::cuda_problem(problem, context.status);
+  const cuda::AttentionResults to = attention::cuda_results(results);
+  run_kernel<kThreads>(problem.query.dtype, p, [&](const auto& formula, int block) {
+    if (block == 0) formula.raise_faults();
+    formula.forward(to, block, 2);
+  });
+}
+
+template <int kThreads>
+void backward(const attention::Problem& problem, const BackwardInputs& in, const FlashAttentionBackward::Outputs& to,
+              const RunContext& context) {
+  const cuda::AttentionProblem p = attention::cuda_problem(problem, context.status);
+  const cuda::AttentionGradients g = attention::cuda_gradients(problem, in, to, context.workspace.data());
+  const auto run = [&](auto work) { run_kernel<kThreads>(problem.query.dtype, p, work); };
+  run([&](const auto& formula, int block) {
+    if (block == 0) formula.raise_faults();
+    formula.backward_rows(g, block, 2);
+  });
+  if (g.key.present() || g.value.present())
+    run([&](const auto& formula, int block) { formula.backward_keys(g, block, 2); });
+  if (g.bias.present()) run([&](const auto& formula, int block) { formula.backward_bias(g, block, 2); });
+  if (g.sinks.present()) run([&](const auto& formula, int block) { formula.backward_sinks(g, block, 2); });
+}
+
+/// The kernel as the harness asks for it.
+template <class Op, int kThreads>
+struct OnHost {
+  static constexpr std::string_view kName = kThreads == 1 ? "one_thread" : "many_threads";
+  static constexpr Platform kPlatform = Platform::cpu;
+
+  static size_t workspace_bytes(const Call<Op>& call, const NoConfig&, const DeviceProperties&) {
+    return attention::backward_cuda_reference_workspace(attention::make_problem(call.inputs, call.params));
+  }
+  static void run(const Call<Op>& call, const RunContext& context) {
+    const auto& [in, params, to] = call;
+    const attention::Problem p = attention::make_problem(in, params);
+    if constexpr (std::is_same_v<Op, Attention>)
+      forward<kThreads>(p, {.out = to.out, .weights = to.weights}, context);
+    else if constexpr (std::is_same_v<Op, AttentionBackward>)
+      backward<kThreads>(
+          p, {.d_out = in.d_out, .d_weights = in.d_weights},
+          {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias, .softmax_aux = to.softmax_aux},
+          context);
+    else if constexpr (std::is_same_v<Op, ScaledDotProductAttentionBackward>)
+      backward<kThreads>(p, {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
+                         {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias}, context);
+    else if constexpr (std::is_same_v<Op, FlashAttentionBackward>)
+      backward<kThreads>(p, {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse}, to, context);
+    else
+      forward<kThreads>(p, {.out = to.out, .lse = to.lse}, context);
+  }
+};
+
+template <class Op>
+class AttentionFormulaOnHost : public ::testing::Test {
+ protected:
+  const testing::TestOperation& tests = testing::find_test_operation(Op::kName);
+  const testing::Kernel one_thread = std::make_shared<const KernelInfo>(make_kernel<Op, OnHost<Op, 1>>());
+  const testing::Kernel many_threads = std::make_shared<const KernelInfo>(make_kernel<Op, OnHost<Op, 3>>());
+
+  /// Whether it was small enough to be met.
+  bool meets(const testing::Problem& problem, const testing::Kernel& kernel, double flops) {
+    if (testing::flops_of(problem) > flops) return false;
+    const testing::Answer answer = tests.oracle(problem, testing::kTestBudget);
+    const testing::Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
+    EXPECT_EQ(report(problem, kernel, verdict), "");
+    return true;
+  }
+  /// Some random problems, half of them with hostile indices.
+  int meets_some(int wanted, testing::Size size, const testing::Kernel& kernel, double flops) {
+    int met = 0;
+    for (uint64_t seed = 1; met < wanted && seed < 4000 && !::testing::Test::HasFailure(); ++seed)
+      met += meets(tests.random({.seed = seed, .size = size, .hostile = seed % 2 == 0}), kernel, flops) ? 1 : 0;
+    return met;
+  }
+};
+
+using Operations = ::testing::Types<FlashAttention, FlashAttentionBackward, Attention, AttentionBackward,
+                                    ScaledDotProductAttention, ScaledDotProductAttentionBackward>;
+struct OperationName {
+  template <class Op>
+  static std::string GetName(int) {
+    return std::string(Op::kName);
+  }
+};
+TYPED_TEST_SUITE(AttentionFormulaOnHost, Operations, OperationName);
+
+TYPED_TEST(AttentionFormulaOnHost, meets_the_named_cases) {
+  int met = 0;
+  for (const testing::Case& one : this->tests.cases) met += this->meets(one.make(), this->one_thread, 2e6) ? 1 : 0;
+  EXPECT_GE(met, 15);
+}
+
+TYPED_TEST(AttentionFormulaOnHost, meets_random_problems) {
+  EXPECT_EQ(this->meets_some(300, testing::Size::small, this->one_thread, 1e7), 300);
+}
+
+TYPED_TEST(AttentionFormulaOnHost, does_not_depend_on_the_order_of_its_threads) {
+  EXPECT_EQ(this->meets_some(100, testing::Size::tiny, this->many_threads, 1e5), 100);
+}
+
+}  // namespace
+}  // namespace ejk
