@@ -107,12 +107,15 @@ std::string literal(const T& value) {
     return std::to_string(value);
   } else if constexpr (std::is_enum_v<T>) {
     using Number = std::underlying_type_t<T>;
-    return std::string(literal_detail::type_name<T>()) + "(" + std::to_string(static_cast<Number>(value)) + ")";
+    return std::string(literal_detail::type_name<T>()).append("(").append(std::to_string(static_cast<Number>(value))) +
+           ")";
   } else {
-    std::string text;
-    literal_detail::with_members(
-        value, [&](const auto&... members) { ((text += (text.empty() ? "" : ", ") + literal(members)), ...); });
-    return std::string(literal_detail::type_name<T>()) + "{" + text + "}";
+    std::string text(literal_detail::type_name<T>());
+    const char* separator = "{";
+    literal_detail::with_members(value, [&](const auto&... members) {
+      ((text.append(separator).append(literal(members)), separator = ", "), ...);
+    });
+    return text.append("}");
   }
 }
 
