@@ -4,7 +4,7 @@
   ./dev peers cuda_attention                             every cell, in bursts
   ./dev peers cuda_attention --sustained                 and 0.3 s back to back, with clock and power
   ./dev peers cuda_attention --head-dim 128 --mask causal --seq 1024 4096
-  ./dev peers cuda_attention --configs configs.json      every config of the list (JSON objects); the best one counts
+  ./dev peers cuda_attention --configs consumers=2,3 block_k=64,128     every config of the product; the best one counts
   ./dev peers cuda_attention --dry-run                   the cells only; no device needed
 
 The grid has 16,384 tokens and a hidden size of 2,048, in bf16 as [batch, seq, heads, dim]; GQA cells have one sequence, 64
@@ -20,7 +20,6 @@ import concurrent.futures
 import functools
 import importlib
 import itertools
-import json
 import math
 import os
 import pathlib
@@ -92,7 +91,7 @@ def arguments(argv=None):
     add("--mask", nargs="+", choices=["full", "causal"], default=["full", "causal"])
     add("--peers", nargs="*", choices=PEERS, default=PEERS)
     add("--kernel", help="one of ours by name; otherwise the first that supports the call")
-    add("--configs", metavar="FILE", help="JSON list of configs of ours; without it the plan's own")
+    add("--configs", nargs="+", metavar="FIELD=N,N…", help="configs of ours: all products of these; without it the plan's own")
     add("--repeats", type=int, default=7, help="bursts of each (default: %(default)s)")
     add("--sustained", action="store_true", help="also 0.3 s back to back, with SM clock and power")
     add("--seed", type=int, default=1, help="of data and order")
@@ -107,14 +106,18 @@ def arguments(argv=None):
     return args
 
 
-def read_configs(path):
-    """[None] asks for the plan's own config."""
-    if path is None:
+def configs_of(words):
+    """["a=1,2", "b=3"] -> [{"a": 1, "b": 3}, {"a": 2, "b": 3}]. [None] asks for the plan's own config."""
+    if words is None:
         return [None]
-    configs = json.loads(pathlib.Path(path).read_text())
-    if not isinstance(configs, list) or not configs or not all(isinstance(config, dict) for config in configs):
-        sys.exit(f"cuda_attention.py: {path} must hold a JSON list of configs, for example [{{\"block_k\": 128}}]")
-    return configs
+    choices = {}
+    for word in words:
+        field, _, values = word.partition("=")
+        try:
+            choices[field] = [int(value) for value in values.split(",")]
+        except ValueError:
+            sys.exit(f"cuda_attention.py: --configs takes FIELD=N,N…, not '{word}'")
+    return [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
 
 
 def config_text(config):
@@ -408,8 +411,11 @@ def print_row(row, peers):
     if len(row["configs"]) > 1:
         for name, times in sorted(row["configs"].items(), key=lambda item: item[1]["seconds"]):
             print(f"    {rate_text(row['flops'], times)}  {name}")
-    for name, why in row["skipped"].items():
-        print(f"    without {name}: {why}")
+    refused = {name: why for name, why in row["skipped"].items() if name not in peers}
+    for name in row["skipped"].keys() - refused.keys():
+        print(f"    without {name}: {row['skipped'][name]}")
+    if refused:
+        print(f"    {len(refused)} configs refused, for example {next(iter(refused.items()))}")
 
 
 def print_sustained(row):
@@ -486,7 +492,7 @@ def measure_cells(args, library, cells, configs, monitor):
 
 def main():
     args = arguments()
-    cells, configs = list(grid(args)), read_configs(args.configs)
+    cells, configs = list(grid(args)), configs_of(args.configs)
     if not cells:
         sys.exit("cuda_attention.py: there is no such cell")
     if args.dry_run:
