@@ -7,6 +7,8 @@
 #include "ejkernel/core/tensor.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/peak.h"
+#include "ejkernel/platform/cuda/driver.h"
+#include "ejkernel/runtime/device_timer.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/timer.h"
 
@@ -52,10 +54,31 @@ double read_rate(int64_t cache_bytes, double seconds) {
   });
 }
 
+double copy_rate(Device device, double seconds) {
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  const Array source = Array::zeros(DType::u8, {kBytes}, device), target(DType::u8, {kBytes}, device);
+  synchronize(device);
+  const auto address = [](const Array& array) { return reinterpret_cast<cuda::abi::CUdeviceptr>(array.data()); };
+  const Sampler sampler = make_device_sampler(
+      device,
+      [&](int64_t, void* stream) {
+        const cuda::CurrentDevice current(device);
+        cuda::driver().copy_on_device(address(target), address(source), kBytes,
+                                      static_cast<cuda::abi::CUstream>(stream));
+      },
+      /*cold_bytes=*/0);
+  double best = 0;
+  for (const double end = now_seconds() + seconds; best == 0 || now_seconds() < end;)
+    best = std::max(best, 2 * static_cast<double>(kBytes) / sampler());
+  return best;
+}
+
 }  // namespace
 
 Peaks measure_peaks(Device device, double seconds) {
   const DeviceProperties& properties = device_properties(device);
+  if (device.kind != DeviceKind::cpu)
+    return {.bytes_per_second = copy_rate(device, seconds), .num_threads = properties.num_units};
   Peaks peaks{.num_threads = cpu::num_threads()};
   peaks.flops_per_second = arithmetic_rate(peaks.num_threads, seconds / 3, cpu::multiply_add);
   if (cpu::bf16_multiply_add(1) > 0)
@@ -65,7 +88,8 @@ Peaks measure_peaks(Device device, double seconds) {
 }
 
 double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes) {
-  return std::max(flops / peaks.flops_of(dtype), bytes / peaks.bytes_per_second);
+  const auto seconds = [](double work, double rate) { return rate > 0 ? work / rate : 0; };
+  return std::max(seconds(flops, peaks.flops_of(dtype)), seconds(bytes, peaks.bytes_per_second));
 }
 
 }  // namespace ejk

@@ -9,7 +9,8 @@ namespace ejk {
 
 /// Rates of the whole device with the threads that the library uses on it. `flops_per_second` counts float32
 /// multiply-adds as two; `bf16_flops_per_second` is of products of bfloat16 pairs summed in float32, 0 where no
-/// instruction does that; `bytes_per_second` is reading memory beyond every cache.
+/// instruction does that; `bytes_per_second` is reading memory beyond every cache. Of a GPU only the last is measured
+/// (the others are 0): a copy, with what is read and what is written.
 struct Peaks {
   double flops_per_second = 0;
   double bf16_flops_per_second = 0;
@@ -27,7 +28,7 @@ struct Peaks {
 EJK_API Peaks measure_peaks(Device device = {}, double seconds = 0.6);
 
 /// The least time that work of this size on numbers of this dtype can take: the larger of arithmetic and memory traffic
-/// (the roofline).
+/// (the roofline). A rate of 0 is not known and bounds nothing.
 EJK_API double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes);
 
 }  // namespace ejk

@@ -62,7 +62,7 @@ std::vector<BenchEntry> entries_of(const BenchFlags& flags) {
 
 BenchResult measure_entry(const BenchFlags& flags, const BenchEntry& entry, Progress& progress) {
   progress.show(fmt::format("{} …", entry.name));
-  const Workload workload(make_call_with_data(entry.call), plan_options(entry.call), cold_bytes(flags.warm));
+  const TimedWorkload workload(make_call_with_data(entry.call), entry.call, flags.warm);
   const Plan& plan = workload.plan();
   const Work work = plan.work();
   BenchResult result{.entry = entry,
@@ -73,8 +73,7 @@ BenchResult measure_entry(const BenchFlags& flags, const BenchEntry& entry, Prog
                      .flops = work.flops,
                      .bytes = work.bytes,
                      .dtype = plan.inputs().front().dtype};
-  const Sampler sampler = make_sampler([&](int64_t i) { workload.run(i); });
-  result.time = measure(sampler, {.max_seconds = flags.seconds, .spread = 0.005, .min_samples = 5});
+  result.time = measure(workload.sampler(), {.max_seconds = flags.seconds, .spread = 0.005, .min_samples = 5});
   progress.clear();
   return result;
 }
@@ -114,18 +113,24 @@ double geometric_mean(const std::vector<BenchResult>& results, double (*of)(cons
   return results.empty() ? 0 : std::exp(sum / static_cast<double>(results.size()));
 }
 
-Json peaks_json(const Peaks& peaks) {
-  const DeviceProperties& device = device_properties({});
+/// "16 threads", "132 multiprocessors"
+std::string units_text(const Peaks& peaks, Device device) {
+  if (device.kind == DeviceKind::cpu) return fmt::format("{} threads", peaks.num_threads);
+  return fmt::format("{} multiprocessors", device_properties(device).num_units);
+}
+
+Json peaks_json(const Peaks& peaks, Device at) {
+  const DeviceProperties& device = device_properties(at);
   return {
       {"version", kVersion},
       {"device", {{"product", device.product}, {"architecture", device.architecture}, {"threads", peaks.num_threads}}},
       {"peak_flops", peaks.flops_per_second},
       {"peak_bf16_flops", peaks.bf16_flops_per_second},
-      {"peak_read_bytes", peaks.bytes_per_second}};
+      {at.kind == DeviceKind::cpu ? "peak_read_bytes" : "peak_copy_bytes", peaks.bytes_per_second}};
 }
 
 Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<BenchResult>& results) {
-  Json json = peaks_json(peaks);
+  Json json = peaks_json(peaks, flags.call.device);
   json["caches"] = flags.warm ? "warm" : "cold";
   json["cases"] = Json::array();
   for (const BenchResult& r : results) json["cases"].push_back(result_json(r, peaks));
@@ -133,29 +138,35 @@ Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<
   return json;
 }
 
-void print_peaks(const Peaks& peaks) {
-  const DeviceProperties& device = device_properties({});
+void print_peaks(const Peaks& peaks, Device at) {
+  const DeviceProperties& device = device_properties(at);
+  fmt::print("{} ({}), {}; peaks measured now: ", device.product, device.architecture, units_text(peaks, at));
+  if (at.kind != DeviceKind::cpu) {
+    fmt::print("{:.4g} GB/s copied, reads and writes counted\n", peaks.bytes_per_second / 1e9);
+    return;
+  }
   const std::string bf16 = peaks.bf16_flops_per_second > 0
                                ? fmt::format(" ({:.4g} of bfloat16 pairs)", peaks.bf16_flops_per_second / 1e9)
                                : "";
-  fmt::print("{} ({}), {} threads; peaks measured now: {:.4g} GFLOP/s of float32 multiply-adds{}, {:.4g} GB/s read\n",
-             device.product, device.architecture, peaks.num_threads, peaks.flops_per_second / 1e9, bf16,
+  fmt::print("{:.4g} GFLOP/s of float32 multiply-adds{}, {:.4g} GB/s read\n", peaks.flops_per_second / 1e9, bf16,
              peaks.bytes_per_second / 1e9);
 }
 
 /// Prints lines as results come: the widths of the texts are guessed from the entries.
 class Report {
  public:
-  Report(const Peaks& peaks, const std::vector<BenchEntry>& entries) : peaks_(peaks) {
+  Report(const Peaks& peaks, Device device, const std::vector<BenchEntry>& entries) : peaks_(peaks), device_(device) {
     for (const BenchEntry& entry : entries) name_width_ = std::max(name_width_, entry.name.size());
   }
 
   void heading(bool warm) const {
-    print_peaks(peaks_);
+    print_peaks(peaks_, device_);
+    const std::string cold = device_.kind == DeviceKind::cpu
+                                 ? "caches cold: up to 32 sets of buffers take turns, past {}"
+                                 : "caches cold: {} written before each run; times are the device's own";
     fmt::print(
         "median of samples with its 95 % interval; {}\n\n",
-        warm ? "caches warm: one set of buffers"
-             : fmt::format("caches cold: up to 32 sets of buffers take turns, past {}", bytes_text(cold_bytes(false))));
+        warm ? "caches warm: one set of buffers" : fmt::format(fmt::runtime(cold), bytes_text(cold_bytes(device_))));
     line("case", "kernel", "config (tier)", "ms", "±", "GFLOP/s", "GB/s", "% of peak");
   }
 
@@ -187,14 +198,16 @@ class Report {
   }
 
   const Peaks& peaks_;
+  Device device_;
   size_t name_width_ = 14;
 };
 
 /// Measures the peaks once more: what disturbed the first measurement would make every percentage too high.
-void correct_peaks(Peaks& peaks, bool lines_are_printed) {
-  const Peaks again = measure_peaks();
-  const double more =
-      std::max(again.flops_per_second / peaks.flops_per_second, again.bytes_per_second / peaks.bytes_per_second);
+void correct_peaks(Peaks& peaks, Device device, bool lines_are_printed) {
+  const Peaks again = measure_peaks(device);
+  const auto growth = [](double now, double before) { return before > 0 ? now / before : 1; };
+  const double more = std::max(growth(again.flops_per_second, peaks.flops_per_second),
+                               growth(again.bytes_per_second, peaks.bytes_per_second));
   peaks.bf16_flops_per_second = std::max(peaks.bf16_flops_per_second, again.bf16_flops_per_second);
   peaks.flops_per_second = std::max(peaks.flops_per_second, again.flops_per_second);
   peaks.bytes_per_second = std::max(peaks.bytes_per_second, again.bytes_per_second);
@@ -210,9 +223,10 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
   for (const BenchEntry& entry : entries) require_plan(entry.call);
   Progress progress;
   progress.show("measuring the machine's peaks …");
-  Peaks peaks = measure_peaks();
+  const Device device = flags.call.device;
+  Peaks peaks = measure_peaks(device);
   progress.clear();
-  const Report report(peaks, entries);
+  const Report report(peaks, device, entries);
   if (!flags.json) report.heading(flags.warm);
   std::vector<BenchResult> results;
   for (const BenchEntry& entry : entries) {
@@ -220,7 +234,7 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
     if (!flags.json) report.result(results.back());
   }
   if (!flags.json) report.mean(results);
-  correct_peaks(peaks, !flags.json);
+  correct_peaks(peaks, device, !flags.json);
   const Json json = report_json(flags, peaks, results);
   if (flags.json) fmt::print("{}\n", json.dump(2));
   if (!flags.save.empty()) save_baseline(flags.save, json);
@@ -228,12 +242,13 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
 }
 
 /// --peaks
-int bench_peaks(bool json) {
-  const Peaks peaks = measure_peaks();
-  if (json)
-    fmt::print("{}\n", peaks_json(peaks).dump(2));
+int bench_peaks(const BenchFlags& flags) {
+  const Device device = flags.call.device;
+  const Peaks peaks = measure_peaks(device);
+  if (flags.json)
+    fmt::print("{}\n", peaks_json(peaks, device).dump(2));
   else
-    print_peaks(peaks);
+    print_peaks(peaks, device);
   return kOk;
 }
 
@@ -244,7 +259,7 @@ int bench(const BenchFlags& flags) {
     setenv("EJKERNEL_NUM_THREADS", std::to_string(flags.threads).c_str(), 1);
     environment::reload();
   }
-  if (flags.peaks) return bench_peaks(flags.json);
+  if (flags.peaks) return bench_peaks(flags);
   if (flags.overhead) return bench_overhead(flags);
   const std::vector<BenchEntry> entries = entries_of(flags);
   if (flags.worker) return bench_worker(flags, entries.front());
@@ -272,6 +287,7 @@ std::vector<std::string> arguments_of(const CallFlags& call) {
   for (const std::string& input : call.inputs) add("input", input);
   for (const auto& [name, value] : call.params) add(name, value);
   if (call.seed != 0) add("seed", std::to_string(call.seed));
+  if (call.device.kind != DeviceKind::cpu) add("device", to_string(call.device));
   add("platform", call.platform);
   add("kernel", call.kernel);
   add("policy", call.policy);
@@ -294,10 +310,6 @@ double parse_percent(std::string_view flag, const std::string& text) {
   return percent / 100;
 }
 
-double cold_bytes(bool warm) {
-  return warm ? 0 : 2 * static_cast<double>(std::max<int64_t>(device_properties({}).cache_bytes, 1 << 20));
-}
-
 Action declare_bench(Options& options) {
   const auto flags = std::make_shared<BenchFlags>();
   options.flag("json", flags->json, "print JSON")
@@ -307,6 +319,7 @@ Action declare_bench(Options& options) {
       .flag("overhead", flags->overhead, "time the host's part of a call instead")
       .flag("peaks", flags->peaks, "measure the machine's peaks only")
       .value("save", flags->save, "FILE", "keep the results, and beside them in FILE.program what made them");
+  declare_device(options, flags->call.device);
   options.group("Comparison, interleaved A/B")
       .value("baseline", flags->baseline, "FILE", "against what --save kept")
       .value("baseline-kernel", flags->baseline_kernel, "NAME", "against another kernel of this build")

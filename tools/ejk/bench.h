@@ -54,7 +54,5 @@ void require_plan(const CallFlags& call);
 
 /// "5%" or "5" -> 0.05
 double parse_percent(std::string_view flag, const std::string& text);
-/// Beyond this many bytes nothing of an earlier run is in a cache.
-double cold_bytes(bool warm);
 
 }  // namespace ejk::tool

@@ -70,7 +70,7 @@ Json figure(std::string_view operation, std::string_view what, const Summary& ti
 
 void measure_operation(const std::string& operation, double seconds, Json& figures) {
   const ToolCall call = empty_call(operation);
-  const Workload workload(call, {}, 0);
+  const Workload workload(call, CallFlags{}, 0);
   const Plan& plan = workload.plan();
   figures.push_back(figure(operation, "plan.run", time_of([&](int64_t i) { workload.run(i); }, seconds), kRunTarget));
 

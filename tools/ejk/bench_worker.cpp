@@ -137,8 +137,7 @@ double Worker::sample() {
 }
 
 int bench_worker(const BenchFlags& flags, const BenchEntry& entry) {
-  const Workload workload(make_call_with_data(entry.call), plan_options(entry.call), cold_bytes(flags.warm));
-  const Sampler sampler = make_sampler([&](int64_t i) { workload.run(i); }, kSampleSeconds);
+  const TimedWorkload workload(make_call_with_data(entry.call), entry.call, flags.warm, kSampleSeconds);
   const Plan& plan = workload.plan();
   const Identity self = own_identity();
   const Json hello = {{"protocol", kProtocol},
@@ -149,7 +148,7 @@ int bench_worker(const BenchFlags& flags, const BenchEntry& entry) {
   fmt::print("{}\n", hello.dump());
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line) && line == "sample";) {
-    fmt::print("{}\n", sampler());
+    fmt::print("{}\n", workload.sampler()());
     std::fflush(stdout);
   }
   return kOk;

@@ -277,11 +277,12 @@ ToolCall gradient_of(const ToolCall& forward, std::span<const Tensor> outputs, c
 
 ToolCall make_specs(const CallFlags& flags) {
   ToolCall call = make_call(flags);
+  for (Tensor& input : call.inputs) input.device = flags.device;
   if (!flags.backward) return call;
   const Operation& op = *KernelRegistry::instance().find(call.operation)->declaration;
   std::vector<Tensor> outputs;
   for (const OutputSpec& spec : check_call(op, call.inputs, call.params).outputs)
-    outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape) : Tensor());
+    outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, flags.device) : Tensor());
   return gradient_of(call, outputs, outputs[0]);
 }
 

@@ -96,8 +96,28 @@ E parse_name(std::string_view flag, std::string_view text, int count) {
 
 }  // namespace
 
+Device parse_device(const std::string& text) {
+  if (text == "cpu") return {};
+  const std::string_view prefix = "cuda";
+  int32_t ordinal = 0;
+  if (text == prefix) return {DeviceKind::cuda, ordinal};
+  if (text.starts_with("cuda:")) {
+    const char *begin = text.data() + prefix.size() + 1, *end = text.data() + text.size();
+    const auto [stopped, error] = std::from_chars(begin, end, ordinal);
+    if (error == std::errc() && stopped == end && ordinal >= 0) return {DeviceKind::cuda, ordinal};
+  }
+  throw_invalid("ejk", "--device", "be cpu, cuda or cuda:N", fmt::format("'{}'", text), "for example cuda:0");
+}
+
+void declare_device(Options& options, Device& device) {
+  options.value(
+      "device", [&device](const std::string& text) { device = parse_device(text); }, "cpu|cuda:N",
+      "where it runs (default: cpu)");
+}
+
 void declare_choice(Options& options, CallFlags& flags) {
   options.group("Choice");
+  declare_device(options, flags.device);
   options.value("platform", flags.platform, "NAME", "a platform: works or fails, never falls back")
       .value("kernel", flags.kernel, "NAME", "a kernel by name")
       .values("config", flags.config, "FIELD=VALUE", "a value of the kernel's config (repeat for more)")

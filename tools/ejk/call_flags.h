@@ -26,6 +26,7 @@ struct CallFlags {
   std::vector<std::pair<std::string, std::string>> params;
   std::string case_name;  ///< a named problem in place of all the above; parameters may be changed
   uint64_t seed = 0;      ///< of random data
+  Device device = {};
   std::string platform, kernel, policy;
   std::vector<std::string> config;  ///< "block_q=64"
 };
@@ -37,7 +38,11 @@ std::string forward_of(std::string_view operation);
 /// flags: the call is made from one of the forward.
 /// `cases`, when given, takes any number of --case; otherwise `flags` takes one.
 void declare_operations(Options& verb, CallFlags& flags, std::vector<std::string>* cases = nullptr);
-/// Only --platform, --kernel, --config and --policy.
+/// "cpu", "cuda" or "cuda:1"; InvalidArgument for anything else.
+Device parse_device(const std::string& text);
+/// Declares --device.
+void declare_device(Options& options, Device& device);
+/// Only --device, --platform, --kernel, --config and --policy.
 void declare_choice(Options& options, CallFlags& flags);
 
 /// The parsed choice flags.
@@ -50,9 +55,9 @@ struct ToolCall {
   ParamsBlock params = {};
   std::vector<std::shared_ptr<const void>> owners = {};
 };
-/// The forward call, as specs. InvalidArgument names what is missing or wrong.
+/// The forward call on the host, as specs. InvalidArgument names what is missing or wrong.
 ToolCall make_call(const CallFlags& flags);
-/// The call that is asked for, as specs: the forward's, or the gradient's made from it.
+/// The call that is asked for on its device, as specs: the forward's, or the gradient's made from it.
 ToolCall make_specs(const CallFlags& flags);
 /// InvalidArgument unless the command line names an operation.
 void require_operation(std::string_view verb, const CallFlags& flags);

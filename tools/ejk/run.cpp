@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ejkernel/runtime/config.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/json.h"
 #include "ejkernel/runtime/timer.h"
 #include "tools/ejk/print.h"
@@ -59,16 +60,20 @@ Json output_json(std::string_view name, const Tensor& t) {
   return json;
 }
 
-Json result_json(const Workload& workload, const Summary& time) {
+Json result_json(const TimedWorkload& workload, const Summary& time) {
   const Plan& plan = workload.plan();
   Json json = {{"operation", plan.operation().name}, {"outputs", Json::array()}};
-  for (size_t i = 0; i < workload.outputs().size(); ++i)
-    if (workload.outputs()[i].present())
-      json["outputs"].push_back(output_json(plan.operation().outputs[i].name, workload.outputs()[i]));
+  for (size_t i = 0; i < workload.outputs().size(); ++i) {
+    const Array& output = workload.outputs()[i];
+    if (!output.present()) continue;
+    const Array on_host = plan.device().kind == DeviceKind::cpu ? output : to_host(output);
+    json["outputs"].push_back(output_json(plan.operation().outputs[i].name, on_host));
+  }
   json["kernel"] = plan.kernel().name;
   json["platform"] = name(plan.kernel().platform);
   json["config"] = Json::parse(config_json(plan.kernel(), plan.choice().config));
   json["tier"] = name(plan.choice().tier);
+  json["device"] = to_string(plan.device());
   json["seconds"] = time.median;
   json["spread"] = time.spread();
   json["workspace_bytes"] = plan.workspace_bytes();
@@ -103,10 +108,9 @@ Action declare_run(Options& options) {
   declare_operations(options, flags->call);
   return [flags]() -> int {
     require_operation("run", flags->call);
-    const PlanOptions choice = plan_options(flags->call);
-    const Workload workload(make_call_with_data(flags->call), choice, 0);
-    const Sampler sampler = make_sampler([&](int64_t i) { workload.run(i); });
-    const Summary time = measure(sampler, {.max_seconds = 0.2, .min_samples = 3});
+    plan_options(flags->call);  // what is wrong with them is said before data are made
+    const TimedWorkload workload(make_call_with_data(flags->call), flags->call, /*warm=*/true);
+    const Summary time = measure(workload.sampler(), {.max_seconds = 0.2, .min_samples = 3});
     const Json json = result_json(workload, time);
     flags->json ? fmt::print("{}\n", json.dump(2)) : print_text(json);
     return kOk;

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/device_timer.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/runtime/registry.h"
 #include "ejkernel/testing/random.h"
@@ -79,18 +81,35 @@ class Filler {
   Random random_;
 };
 
-/// The same elements in memory of its own, with the same strides, gaps included.
-Tensor duplicate(const Tensor& t, std::vector<std::shared_ptr<const void>>& owners) {
+/// The same elements of host memory in memory of its own, with the same strides, gaps included.
+Tensor duplicate(const Tensor& t, Device device, std::vector<std::shared_ptr<const void>>& owners) {
   if (!t.present()) return t;
   const auto [first, last] = element_range(t);
   const int64_t size = std::max(1, bits(t.dtype) / 8), bytes = (last - first) * size;
-  const auto block = std::make_shared<Array>(DType::u8, Shape{bytes});
-  if (bytes > 0)
-    std::memcpy(block->data(), static_cast<const char*>(t.data) + first * size, static_cast<size_t>(bytes));
+  const Tensor source(static_cast<char*>(t.data) + first * size, DType::u8, {bytes});
+  const auto block =
+      std::make_shared<Array>(device.kind == DeviceKind::cpu ? contiguous(source) : to_device(source, device));
   owners.push_back(block);
   Tensor copy = t;
+  copy.device = device;
   copy.data = block->as<char>() - first * size;
   return copy;
+}
+
+/// Outputs of a call in host memory, computed on a device.
+std::vector<Array> execute_on(Device device, const ToolCall& call) {
+  std::vector<std::shared_ptr<const void>> owners;
+  std::vector<Tensor> inputs;
+  for (const Tensor& input : call.inputs) inputs.push_back(duplicate(input, device, owners));
+  std::vector<Array> outputs = execute(call.operation, inputs, call.params);
+  for (Array& output : outputs)
+    if (output.present()) output = to_host(output);
+  return outputs;
+}
+
+std::vector<Tensor> on_device(std::vector<Tensor> specs, Device device) {
+  for (Tensor& spec : specs) spec.device = device;
+  return specs;
 }
 
 }  // namespace
@@ -114,7 +133,9 @@ ToolCall make_call_with_data(const CallFlags& flags) {
   ToolCall call = make_call(flags);
   if (flags.case_name.empty()) fill_inputs(call, flags.seed);
   if (!flags.backward) return call;
-  const auto outputs = std::make_shared<std::vector<Array>>(execute(call.operation, call.inputs, call.params));
+  const auto outputs = std::make_shared<std::vector<Array>>(flags.device.kind == DeviceKind::cpu
+                                                                ? execute(call.operation, call.inputs, call.params)
+                                                                : execute_on(flags.device, call));
   Array cotangent(outputs->front().dtype(), outputs->front().shape());
   Filler(cotangent, "d_out", {}, flags.seed + 1).run();
   ToolCall gradient = gradient_of(call, std::vector<Tensor>(outputs->begin(), outputs->end()), cotangent);
@@ -124,8 +145,8 @@ ToolCall make_call_with_data(const CallFlags& flags) {
   return gradient;
 }
 
-Workload::Workload(const ToolCall& call, const PlanOptions& options, double cold_bytes)
-    : plan_(Plan::make(call.operation, call.inputs, call.params, options)) {
+Workload::Workload(const ToolCall& call, const CallFlags& flags, double cold_bytes)
+    : plan_(Plan::make(call.operation, on_device(call.inputs, flags.device), call.params, plan_options(flags))) {
   double set_bytes = bytes_of(call.inputs);
   for (const OutputSpec& spec : plan_.outputs())
     if (spec.present) set_bytes += static_cast<double>(num_bytes(spec.dtype, spec.shape));
@@ -136,18 +157,40 @@ Workload::Workload(const ToolCall& call, const PlanOptions& options, double cold
     Copy copy;
     copy.inputs = call.inputs;
     copy.owners = call.owners;
-    if (n > 0)
-      for (Tensor& input : copy.inputs) input = duplicate(input, copy.owners);
+    if (n > 0 || flags.device.kind != DeviceKind::cpu)
+      for (Tensor& input : copy.inputs) input = duplicate(input, flags.device, copy.owners);
     copy.owned_outputs = plan_.allocate_outputs();
     copy.outputs.assign(copy.owned_outputs.begin(), copy.owned_outputs.end());
     copies_.push_back(std::move(copy));
   }
-  if (plan_.workspace_bytes() > 0) workspace_ = Array(DType::u8, {static_cast<int64_t>(plan_.workspace_bytes())});
+  if (plan_.workspace_bytes() > 0)
+    workspace_ = Array(DType::u8, {static_cast<int64_t>(plan_.workspace_bytes())}, flags.device);
+  // What was uploaded and allocated in the order of the default stream is there for every other one.
+  if (flags.device.kind != DeviceKind::cpu) synchronize(flags.device);
 }
 
-void Workload::run(int64_t i) const {
+void Workload::run(int64_t i, void* stream) const {
   const Copy& copy = copies_[static_cast<size_t>(i) % copies_.size()];
-  plan_.run(copy.inputs, copy.outputs, {.workspace = {workspace_.as<std::byte>(), plan_.workspace_bytes()}});
+  plan_.run(copy.inputs, copy.outputs,
+            {.stream = stream, .workspace = {workspace_.as<std::byte>(), plan_.workspace_bytes()}});
+}
+
+double cold_bytes(Device device) {
+  return 2 * static_cast<double>(std::max<int64_t>(device_properties(device).cache_bytes, 1 << 20));
+}
+
+TimedWorkload::TimedWorkload(const ToolCall& call, const CallFlags& flags, bool warm, double sample_seconds)
+    : workload_(call, flags, warm || flags.device.kind != DeviceKind::cpu ? 0 : cold_bytes({})) {
+  const bool own = sample_seconds == 0;
+  if (flags.device.kind == DeviceKind::cpu) {
+    const auto run = [this](int64_t i) { workload_.run(i); };
+    sampler_ = own ? make_sampler(run) : make_sampler(run, sample_seconds);
+  } else {
+    const auto run = [this](int64_t i, void* stream) { workload_.run(i, stream); };
+    const double bytes = warm ? 0 : cold_bytes(flags.device);
+    sampler_ = own ? make_device_sampler(flags.device, run, bytes)
+                   : make_device_sampler(flags.device, run, bytes, sample_seconds);
+  }
 }
 
 }  // namespace ejk::tool

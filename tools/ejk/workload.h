@@ -1,4 +1,5 @@
-// A call with data, ready to run over and over: what `run` and `bench` do their work on.
+// A call with data, ready to run over and over: what `run` and `bench` do their work on. Calls are made in host memory;
+// a workload takes them to its device.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "ejkernel/runtime/plan.h"
+#include "ejkernel/runtime/timer.h"
 #include "tools/ejk/call_flags.h"
 
 namespace ejk::tool {
@@ -14,18 +16,19 @@ namespace ejk::tool {
 /// number of rows, lengths fit, segments are runs, masks let most through.
 void fill_inputs(ToolCall& call, uint64_t seed);
 
-/// The call that the flags ask for, with data. For a gradient the forward is run first.
+/// The call that the flags ask for, with data in host memory. For a gradient the forward is run first, on the flags'
+/// device.
 ToolCall make_call_with_data(const CallFlags& flags);
 
 /// A planned call with its outputs and workspace, in as many copies as it takes to pass `cold_bytes` (at most 32; none
 /// more than one for 0): running them in turn finds their data in memory, not in a cache.
 class Workload {
  public:
-  Workload(const ToolCall& call, const PlanOptions& options, double cold_bytes);
-  void run(int64_t i) const;
+  Workload(const ToolCall& call, const CallFlags& flags, double cold_bytes);
+  void run(int64_t i, void* stream = nullptr) const;
 
   const Plan& plan() const { return plan_; }
-  /// Of the first copy.
+  /// Of the first copy, on the device.
   std::span<const Array> outputs() const { return copies_.front().owned_outputs; }
   double bytes_in_turn() const { return bytes_in_turn_; }
 
@@ -40,5 +43,25 @@ class Workload {
   Array workspace_;
   double bytes_in_turn_ = 0;
 };
+
+/// Times a call: on the host with as many copies as pass the last-level cache twice over, on a GPU with that much
+/// written between runs; `warm`: with its data still in the caches. At least `sample_seconds` a sample; 0: the timer's
+/// own.
+class TimedWorkload {
+ public:
+  TimedWorkload(const ToolCall& call, const CallFlags& flags, bool warm, double sample_seconds = 0);
+  TimedWorkload(const TimedWorkload&) = delete;  // the sampler points at the workload
+  TimedWorkload& operator=(const TimedWorkload&) = delete;
+  const Plan& plan() const { return workload_.plan(); }
+  std::span<const Array> outputs() const { return workload_.outputs(); }
+  const Sampler& sampler() const { return sampler_; }
+
+ private:
+  Workload workload_;
+  Sampler sampler_;
+};
+
+/// Beyond this many bytes nothing of an earlier run is in a cache of the device.
+double cold_bytes(Device device);
 
 }  // namespace ejk::tool
