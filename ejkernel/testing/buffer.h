@@ -30,6 +30,8 @@ class Buffer {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   std::byte fill() const { return fill_; }
+  /// The bands as well; of pages without access nothing.
+  std::span<std::byte> whole() const { return {memory_.get(), whole_size_}; }
 
   /// Takes the contents, bands included, as what they should be from now on.
   void remember();
@@ -37,8 +39,6 @@ class Buffer {
   std::string changes() const;
 
  private:
-  std::span<std::byte> whole() const { return {memory_.get(), whole_size_}; }
-
   std::unique_ptr<std::byte, void (*)(std::byte*)> memory_;  // bands included; pages without access not
   size_t whole_size_ = 0;
   std::byte* data_ = nullptr;

@@ -11,15 +11,17 @@
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/plan.h"
 #include "ejkernel/runtime/registry.h"
+#include "ejkernel/testing/mirror.h"
 
 namespace ejk::testing {
 namespace {
 
 /// A problem as kernels are asked about it: outputs are specs without data.
 struct SpecCall {
-  explicit SpecCall(const Problem& problem) : inputs(problem.views()) {
+  SpecCall(const Problem& problem, Device device) : inputs(problem.views()) {
+    for (Tensor& input : inputs) input.device = device;
     for (const OutputSpec& spec : check_call(*problem.operation, inputs, problem.params).outputs)
-      outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape) : Tensor());
+      outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, device) : Tensor());
     view = {inputs, &problem.params, outputs};
   }
   std::vector<Tensor> inputs, outputs;
@@ -30,7 +32,11 @@ struct SpecCall {
 class GuardedRun {
  public:
   GuardedRun(const Problem& problem, const Kernel& kernel, const RunSettings& settings)
-      : problem_(problem), kernel_(kernel), settings_(settings), random_(settings.seed ^ 0x52554E5Eu) {}
+      : problem_(problem),
+        kernel_(kernel),
+        settings_(settings),
+        random_(settings.seed ^ 0x52554E5Eu),
+        mirror_(settings.device, settings.stream) {}
 
   Outcome run() {
     const std::optional<Plan> plan = make_plan();
@@ -51,10 +57,10 @@ class GuardedRun {
     alone->declaration = problem_.operation;
     alone->kernels = {kernel_};
     PlanOptions options{.platform = kernel_->platform, .kernel = kernel_->name};
-    const std::vector<Tensor> inputs = problem_.views();
+    const SpecCall call(problem_, settings_.device);
     try {
-      options.config = settings_.config ? settings_.config : random_config();
-      return Plan::make(std::move(alone), inputs, problem_.params, options);
+      options.config = settings_.config ? settings_.config : random_config(call);
+      return Plan::make(std::move(alone), call.inputs, problem_.params, options);
     } catch (const Unsupported& declined) {
       outcome_.supported = false;
       outcome_.declined = declined.what();
@@ -62,11 +68,11 @@ class GuardedRun {
     return std::nullopt;
   }
 
-  std::optional<ConfigValues> random_config() {
+  std::optional<ConfigValues> random_config(const SpecCall& call) {
     if (settings_.plain || kernel_->config_fields.empty()) return std::nullopt;
-    const SpecCall call(problem_);
-    if (!kernel_->supports(call.view, device_properties({})).ok) return std::nullopt;
-    const auto candidates = kernel_->candidates(call.view, device_properties({}));
+    const DeviceProperties& device = device_properties(settings_.device);
+    if (!kernel_->supports(call.view, device).ok) return std::nullopt;
+    const auto candidates = kernel_->candidates(call.view, device);
     if (candidates.empty() || random_.chance(0.3)) return std::nullopt;
     return config_values(*kernel_, random_.pick(candidates));
   }
@@ -84,6 +90,7 @@ class GuardedRun {
     }
     workspace_ = place(DType::f32, {static_cast<int64_t>((plan.workspace_bytes() + 3) / 4)},
                        {.fence = aligned_fence(plan.workspace_bytes())});
+    fill(status_.view, [](int64_t) { return 0; });
   }
 
   /// The workspace is aligned to 64 bytes, so it can stand before a page only when its size is a multiple.
@@ -92,15 +99,21 @@ class GuardedRun {
   }
 
   void launch(const Plan& plan) {
-    std::vector<Tensor> views;
-    for (const Placed& output : outputs_) views.push_back(output.view);
+    std::vector<Tensor> inputs, outputs;
+    for (const Placed& input : problem_.inputs) inputs.push_back(mirror_.up(input));
+    for (const Placed& output : outputs_) outputs.push_back(mirror_.up(output));
+    const Tensor workspace = mirror_.up(workspace_), status = mirror_.up(status_);
     try {
-      plan.run(problem_.views(), views,
-               {.workspace = {workspace_.view.as<std::byte>(), plan.workspace_bytes()}, .status = &outcome_.status});
+      plan.run(inputs, outputs,
+               {.stream = settings_.stream,
+                .workspace = {workspace.as<std::byte>(), plan.workspace_bytes()},
+                .status = status.as<uint32_t>()});
     } catch (const std::exception& error) {
       outcome_.faults.push_back(fmt::format("run threw: {}", error.what()));
     }
-    for (const Tensor& view : views) outcome_.outputs.push_back(contiguous(view));
+    mirror_.down();
+    outcome_.status = *status_.view.as<uint32_t>();
+    for (const Placed& output : outputs_) outcome_.outputs.push_back(contiguous(output.view));
   }
 
   void look_for_strays() {
@@ -118,6 +131,8 @@ class GuardedRun {
     // Inside its workspace a kernel writes what it likes.
     if (const std::string where = stray_writes(workspace_); !where.empty())
       outcome_.faults.push_back(fmt::format("wrote beside its workspace: {}", where));
+    if (const std::string where = stray_writes(status_); !where.empty())
+      outcome_.faults.push_back(fmt::format("wrote beside its status word: {}", where));
   }
 
   const Problem& problem_;
@@ -125,7 +140,8 @@ class GuardedRun {
   const RunSettings& settings_;
   Random random_;
   std::vector<Placed> outputs_;
-  Placed workspace_;
+  Placed workspace_, status_ = place(DType::u32, {1});
+  Mirror mirror_;
   Outcome outcome_;
 };
 
@@ -162,6 +178,25 @@ void judge_outputs(const Problem& problem, const Answer& answer, const Outcome& 
     verdict.failures.push_back(fmt::format("status word: got {}, expected {}", outcome.status, answer.status));
 }
 
+/// What the answer left out, against the reference kernel of the device. The host's is too slow for such problems.
+void compare_with_reference(const Problem& problem, const Answer& answer, const Kernel& kernel,
+                            const RunSettings& settings, const Outcome& outcome, Verdict& verdict) {
+  if (settings.device.kind == DeviceKind::cpu || kernel->name == kDeviceReference) return;
+  for (const Kernel& reference : kernels_of(*problem.operation, settings.device)) {
+    if (reference->name != kDeviceReference || is_too_slow(problem, reference)) continue;
+    const Outcome right =
+        run_guarded(problem, reference,
+                    {.seed = settings.seed, .device = settings.device, .stream = settings.stream, .plain = true});
+    if (!right.supported || !right.faults.empty()) continue;  // its own check says so
+    for (size_t o = 0; o < outcome.outputs.size(); ++o) {
+      if (!outcome.outputs[o].present() || !answer.outputs[o].present) continue;
+      if (const std::string wrong = compare_whole(answer.outputs[o], outcome.outputs[o], right.outputs[o]);
+          !wrong.empty())
+        verdict.failures.push_back(fmt::format("{}: {}", problem.operation->outputs[o].name, wrong));
+    }
+  }
+}
+
 }  // namespace
 
 double Verdict::ratio() const {
@@ -184,6 +219,7 @@ Verdict check_kernel(const Problem& problem, const Answer& answer, const Kernel&
   verdict.vacuous = is_vacuous(answer);
   if (whole.outputs.empty()) return verdict;
   judge_outputs(problem, answer, whole, verdict);
+  if (!answer.complete) compare_with_reference(problem, answer, kernel, settings, whole, verdict);
 
   Random random(settings.seed ^ 0x50415254u);
   RunSettings again = settings;
@@ -206,20 +242,25 @@ std::string report(const Problem& problem, const Kernel& kernel, const Verdict& 
   std::string text;
   for (const std::string& failure : verdict.failures)
     text += fmt::format("{} {}: {}\n  problem: {}\n  reproduce: {}\n", problem.operation->name, kernel->name, failure,
-                        problem.label, replay_command(problem, kernel->name));
+                        problem.label, replay_command(problem, *kernel));
   return text;
 }
 
-double flops_of(const Problem& problem) { return problem.operation->work(SpecCall(problem).view).flops; }
+double flops_of(const Problem& problem) { return problem.operation->work(SpecCall(problem, {}).view).flops; }
 
-Support supports(const Problem& problem, const Kernel& kernel) {
-  return kernel->supports(SpecCall(problem).view, device_properties({}));
+Support supports(const Problem& problem, const Kernel& kernel, Device device) {
+  return kernel->supports(SpecCall(problem, device).view, device_properties(device));
 }
 
-std::vector<Kernel> kernels_of(const Operation& operation) {
+bool is_too_slow(const Problem& problem, const Kernel& kernel) {
+  if (kernel->platform == Platform::reference) return flops_of(problem) > kReferenceFlops;
+  return kernel->name == kDeviceReference && flops_of(problem) > kDeviceReferenceFlops;
+}
+
+std::vector<Kernel> kernels_of(const Operation& operation, Device device) {
   std::vector<Kernel> kernels;
   for (const Kernel& kernel : KernelRegistry::instance().find(operation.name)->kernels)
-    if (kernel->backend == Backend::cpu || kernel->backend == Backend::any) kernels.push_back(kernel);
+    if (serves(kernel->backend, device)) kernels.push_back(kernel);
   return kernels;
 }
 

@@ -17,6 +17,8 @@ using Kernel = std::shared_ptr<const KernelInfo>;
 /// How a kernel is run. Everything not given is drawn from the seed.
 struct RunSettings {
   uint64_t seed = 0;
+  Device device = {};                       ///< where it runs; problems stay in host memory
+  void* stream = nullptr;                   ///< of that device
   bool plain = false;                       ///< contiguous outputs and the heuristic's config
   std::optional<uint32_t> wanted = {};      ///< bit o: output o is asked for; absent: all
   std::optional<ConfigValues> config = {};  ///< absent: one of the kernel's candidates
@@ -53,7 +55,8 @@ struct Verdict {
 };
 
 /// Two runs: all outputs, judged by the error rule; then a random part of them in other layouts, which must be
-/// bit-equal to the first run's and leave the others untouched.
+/// bit-equal to the first run's and leave the others untouched. On a GPU, elements that the answer leaves out are
+/// compared with its reference kernel.
 Verdict check_kernel(const Problem& problem, const Answer& answer, const Kernel& kernel,
                      const RunSettings& settings = {});
 
@@ -62,12 +65,18 @@ std::string report(const Problem& problem, const Kernel& kernel, const Verdict& 
 
 /// Arithmetic of the call, and whether a kernel accepts it (an invalid call: InvalidArgument).
 double flops_of(const Problem& problem);
-Support supports(const Problem& problem, const Kernel& kernel);
+Support supports(const Problem& problem, const Kernel& kernel, Device device = {});
 
 /// Above this a reference kernel takes seconds; tests let a faster one stand in, or leave the case to the table's rows.
 inline constexpr double kReferenceFlops = 3e8;
+/// On a GPU it has thousands of threads.
+inline constexpr double kDeviceReferenceFlops = 3e10;
+/// The name of its kernel there.
+inline constexpr std::string_view kDeviceReference = "cuda_reference";
+/// A reference that would take seconds for this problem.
+bool is_too_slow(const Problem& problem, const Kernel& kernel);
 
-/// Every kernel of the operation, first to last; those of devices that this process has not are left out.
-std::vector<Kernel> kernels_of(const Operation& operation);
+/// Every kernel of the operation that serves the device, first to last.
+std::vector<Kernel> kernels_of(const Operation& operation, Device device = {});
 
 }  // namespace ejk::testing

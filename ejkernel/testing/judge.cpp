@@ -48,6 +48,12 @@ std::string place_of(const Tensor& t, int64_t flat) {
   return "[" + text;
 }
 
+/// The rule's bound on the largest error.
+double allowed_error(const Expected& expected, DType dtype, double largest_spread, double largest_ref) {
+  const Tolerance& t = expected.tolerance;
+  return 2 * expected.base_error + t.factor * t.roundoff * (largest_spread + largest_ref) + smallest_step(dtype);
+}
+
 /// One tensor on its way to a judgement.
 class Judge {
  public:
@@ -62,7 +68,7 @@ class Judge {
     const Tolerance& t = expected_.tolerance;
     const double step = smallest_step(got_.dtype);
     result_.error = worst_;
-    result_.allowed = 2 * expected_.base_error + t.factor * t.roundoff * (largest_spread_ + largest_ref_) + step;
+    result_.allowed = allowed_error(expected_, got_.dtype, largest_spread_, largest_ref_);
     result_.ratio = worst_ == 0 ? 0 : worst_ / result_.allowed;
     if (!(result_.ratio <= 1))
       fail(worst_at_,
@@ -143,6 +149,21 @@ Tolerance tolerance_of(DType input, bool soft_cap) {
 }
 
 Judgement judge(const Expected& expected, const Tensor& got) { return Judge(expected, got).run(); }
+
+std::string compare_whole(const Expected& expected, const Tensor& a, const Tensor& b) {
+  double largest = 0, spread = 0;
+  for (int64_t n = 0; n < b.num_elements(); ++n)
+    if (const double y = get(b, n); std::isfinite(y)) largest = std::max(largest, std::abs(y));
+  for (const double s : expected.spread) spread = std::max(spread, s);
+  const double allowed = expected.exact ? 0 : 2 * allowed_error(expected, a.dtype, spread, largest);
+  for (int64_t n = 0; n < a.num_elements(); ++n) {
+    const double x = get(a, n), y = get(b, n);
+    const bool near = std::isfinite(x) && std::isfinite(y) ? std::abs(x - y) <= allowed : same_class(x, y, a.dtype);
+    if (!near)
+      return fmt::format("{:.9g} at {}, the reference has {:.9g}, allowed {:.3g}", x, place_of(a, n), y, allowed);
+  }
+  return {};
+}
 
 double largest_error(const std::vector<double>& x, const std::vector<double>& ref, DType dtype) {
   double worst = 0;

@@ -45,6 +45,10 @@ struct Judgement {
 };
 Judgement judge(const Expected& expected, const Tensor& got);
 
+/// Whether two results of one call, neither of which is exact, may both be right where only part of the elements was
+/// judged: every pair of elements within twice what the rule allows, by the largest number of all. Empty: they may.
+std::string compare_whole(const Expected& expected, const Tensor& a, const Tensor& b);
+
 /// e = max |x - ref| over the entries where both are finite, x being float32 results rounded to `dtype`: for e_base.
 double largest_error(const std::vector<double>& x, const std::vector<double>& ref, DType dtype);
 

@@ -9,10 +9,6 @@
 namespace ejk::testing {
 namespace {
 
-bool is_too_slow(const Problem& problem, const Kernel& kernel) {
-  return kernel->platform == Platform::reference && flops_of(problem) > kReferenceFlops;
-}
-
 void check_all_kernels(const TestOperation& tests, const Problem& problem) {
   const Answer answer = tests.oracle(problem, kTestBudget);
   for (const Kernel& kernel : kernels_of(*tests.declaration)) {

@@ -62,6 +62,8 @@ struct RandomRequest {
   bool hostile = false;
   bool differentiable = false;      ///< leave out what the operation has no gradient for
   std::optional<DType> dtype = {};  ///< of the main inputs; absent: any
+  /// Only what kernels for a GPU's matrix units are made for, and larger; operations without such kernels ignore it.
+  bool dense = false;
 };
 
 /// What makes the request again: "--seed=7 --size=small".

@@ -30,6 +30,7 @@ std::string replay_of(const RandomRequest& request) {
   if (request.size != Size::normal) text += " --size=" + std::string(name(request.size));
   if (request.hostile) text += " --hostile";
   if (request.differentiable) text += " --differentiable";
+  if (request.dense) text += " --dense";
   if (request.dtype) text += " --dtype=" + std::string(ejk::name(*request.dtype));
   return text;
 }

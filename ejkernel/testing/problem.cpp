@@ -70,9 +70,12 @@ Problem converted(const Problem& problem, DType from, DType to) {
   return copy;
 }
 
-std::string replay_command(const Problem& problem, std::string_view kernel) {
-  return "ejk check " + std::string(problem.operation->name) + " --kernel=" + std::string(kernel) + " " +
-         problem.replay;
+std::string kernel_flags(const KernelInfo& kernel) {
+  return "--kernel=" + kernel.name + (kernel.backend == Backend::gpu ? " --device=cuda" : "");
+}
+
+std::string replay_command(const Problem& problem, const KernelInfo& kernel) {
+  return "ejk check " + std::string(problem.operation->name) + " " + kernel_flags(kernel) + " " + problem.replay;
 }
 
 void fill_normal(const Tensor& tensor, Random& random, double deviation) {

@@ -46,7 +46,9 @@ Problem relaid(const Problem& problem, const std::function<Layout(size_t input)>
 Problem converted(const Problem& problem, DType from, DType to);
 
 /// `ejk check flash_attention --kernel=cpu --seed=123`: the one command that runs it again.
-std::string replay_command(const Problem& problem, std::string_view kernel);
+std::string replay_command(const Problem& problem, const KernelInfo& kernel);
+/// "--kernel=cpu"; for one of a GPU the device as well.
+std::string kernel_flags(const KernelInfo& kernel);
 
 /// Sets every element, in row-major order, to what `value(flat_index)` returns.
 template <class F>

@@ -18,7 +18,7 @@ bool same_special(double a, double b) {
 }  // namespace
 
 std::vector<Array> KernelRunner::operator()(const Problem& problem) const {
-  Outcome outcome = run_guarded(problem, kernel_, {.seed = problem.seed});
+  Outcome outcome = run_guarded(problem, kernel_, {.seed = problem.seed, .device = device_});
   if (!outcome.supported) throw RelationSkipped{outcome.declined};
   if (!outcome.faults.empty()) throw RelationBroken{outcome.faults.front()};
   return std::move(outcome.outputs);

@@ -15,12 +15,14 @@ namespace ejk::testing {
 /// RelationBroken when a run breaks the rules of check.h (guard bands, unwritten elements, changed inputs).
 class KernelRunner {
  public:
-  explicit KernelRunner(std::shared_ptr<const KernelInfo> kernel) : kernel_(std::move(kernel)) {}
+  explicit KernelRunner(std::shared_ptr<const KernelInfo> kernel, Device device = {})
+      : kernel_(std::move(kernel)), device_(device) {}
   std::vector<Array> operator()(const Problem& problem) const;
   const KernelInfo& kernel() const { return *kernel_; }
 
  private:
   std::shared_ptr<const KernelInfo> kernel_;
+  Device device_;
 };
 
 struct RelationSkipped {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/timer.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/gradient_check.h"
@@ -29,10 +30,12 @@ constexpr size_t kMaxFailures = 10;  // more would say the same
 
 struct Flags {
   std::string operation, kernel, case_name, seed, dtype, size;
+  Device device = {};
   uint64_t from = 1;
   double seconds = 10;
   std::string relation;
-  bool exact = false, hostile = false, differentiable = false, json = false, table = false, cases = false;
+  bool exact = false, hostile = false, differentiable = false, dense = false, json = false, table = false,
+       cases = false;
 };
 
 /// What one kernel of one operation has been through.
@@ -51,6 +54,7 @@ double quantile(std::vector<double>& values, double q) {
 class Checker {
  public:
   explicit Checker(const Flags& flags) : flags_(flags) {
+    device_properties(flags.device);  // refuses one that is not here
     for (const TestOperation* tests : testing::test_operations())
       if (flags.operation.empty() || tests->name() == flags.operation) operations_.push_back(tests);
     if (operations_.empty()) testing::find_test_operation(flags.operation);  // says which are known
@@ -74,12 +78,16 @@ class Checker {
     if (flags_.kernel.empty()) return;
     std::vector<std::string> known;
     for (const TestOperation* tests : operations_)
-      for (const Kernel& kernel : testing::kernels_of(*tests->declaration)) {
+      for (const Kernel& kernel : kernels_of(*tests)) {
         if (kernel->name == flags_.kernel) return;
         if (std::find(known.begin(), known.end(), kernel->name) == known.end()) known.push_back(kernel->name);
       }
     throw_invalid("ejk", "--kernel", "be one that runs here", fmt::format("'{}'", flags_.kernel),
                   fmt::format("there are {}", fmt::join(known, ", ")));
+  }
+
+  std::vector<Kernel> kernels_of(const TestOperation& tests) const {
+    return testing::kernels_of(*tests.declaration, flags_.device);
   }
 
   const TestOperation& only_operation() const {
@@ -90,7 +98,8 @@ class Checker {
   }
 
   testing::RandomRequest request(uint64_t seed) const {
-    testing::RandomRequest r{.seed = seed, .hostile = flags_.hostile, .differentiable = flags_.differentiable};
+    testing::RandomRequest r{
+        .seed = seed, .hostile = flags_.hostile, .differentiable = flags_.differentiable, .dense = flags_.dense};
     if (!flags_.size.empty()) {
       for (const testing::Size size : {testing::Size::tiny, testing::Size::small, testing::Size::normal})
         if (flags_.size == testing::name(size)) return with_dtype(r, size);
@@ -156,12 +165,11 @@ class Checker {
 
   void check(const TestOperation& tests, const Problem& problem, const Answer& answer, bool slow_ones_too) {
     ++num_problems_;
-    for (const Kernel& kernel : testing::kernels_of(*tests.declaration)) {
+    for (const Kernel& kernel : kernels_of(tests)) {
       if (!flags_.kernel.empty() && kernel->name != flags_.kernel) continue;
-      const bool slow =
-          kernel->platform == Platform::reference && testing::flops_of(problem) > testing::kReferenceFlops;
-      if (slow && !slow_ones_too) continue;
-      add(tests, problem, kernel, testing::check_kernel(problem, answer, kernel, {.seed = problem.seed}));
+      if (testing::is_too_slow(problem, kernel) && !slow_ones_too) continue;
+      add(tests, problem, kernel,
+          testing::check_kernel(problem, answer, kernel, {.seed = problem.seed, .device = flags_.device}));
     }
   }
 
@@ -194,7 +202,7 @@ class Checker {
       names.push_back(word);
       if (flags_.relation != word && flags_.relation != relation.name) continue;
       ++num_problems_;
-      for (const Kernel& kernel : testing::kernels_of(*tests.declaration))
+      for (const Kernel& kernel : kernels_of(tests))
         if (flags_.kernel.empty() || kernel->name == flags_.kernel) add(tests, relation, word, kernel);
       return;
     }
@@ -210,7 +218,7 @@ class Checker {
     Tally& tally = tallies_[{std::string(tests.name()), kernel->name}];
     std::string wrong;
     try {
-      wrong = relation.check(r.seed, r.size, testing::KernelRunner(kernel));
+      wrong = relation.check(r.seed, r.size, testing::KernelRunner(kernel, flags_.device));
     } catch (const testing::RelationSkipped& skipped) {
       ++tally.declined;
       declined_ = fmt::format("{} declines: {}", kernel->name, skipped.reason);
@@ -221,15 +229,15 @@ class Checker {
     ++tally.problems;
     if (wrong.empty()) return;
     ++tally.failures;
-    fail(fmt::format("{} {}: {}: {}\n  reproduce: ejk check {} --kernel={} --relation={} --seed={} --size={}\n",
-                     tests.name(), kernel->name, relation.name, wrong, tests.name(), kernel->name, word, r.seed,
+    fail(fmt::format("{} {}: {}: {}\n  reproduce: ejk check {} {} --relation={} --seed={} --size={}\n", tests.name(),
+                     kernel->name, relation.name, wrong, tests.name(), testing::kernel_flags(*kernel), word, r.seed,
                      testing::name(r.size)));
   }
 
   /// The reference's gradient against central differences.
   void check_differences(const TestOperation& tests, const testing::RandomRequest& r) {
     const Operation& op = *tests.declaration;
-    if (op.gradient.empty()) return;
+    if (op.gradient.empty() || flags_.device.kind != DeviceKind::cpu) return;  // they are about the host's reference
     const Problem forward = tests.random(r);
     const auto gradient_kernels = testing::kernels_of(*testing::find_test_operation(op.gradient).declaration);
     const testing::GradientCheck result =
@@ -303,16 +311,16 @@ void refuse_contradictions(const Flags& flags) {
     throw_invalid("ejk", option, expected, got, "leave one of them out");
   };
   const bool one_problem = !flags.case_name.empty() || flags.exact || !flags.relation.empty();
-  const bool random_only = !flags.dtype.empty() || flags.hostile || flags.differentiable;
-  const bool anything =
-      one_problem || random_only || !flags.seed.empty() || !flags.kernel.empty() || !flags.size.empty();
+  const bool random_only = !flags.dtype.empty() || flags.hostile || flags.differentiable || flags.dense;
+  const bool anything = one_problem || random_only || !flags.seed.empty() || !flags.kernel.empty() ||
+                        !flags.size.empty() || flags.device != Device{};
   if (flags.table && (anything || flags.cases || !flags.operation.empty()))
     refuse("--table", "stand alone or with --json", "other options");
   if (flags.cases && anything) refuse("--cases", "stand alone or with an operation", "other options");
   if (static_cast<int>(!flags.case_name.empty()) + flags.exact + !flags.relation.empty() > 1)
     refuse("--case, --exact and --relation", "not be given together", "more than one of them");
   if (one_problem && random_only)
-    refuse("--dtype, --hostile and --differentiable", "be for random problems",
+    refuse("--dtype, --hostile, --differentiable and --dense", "be for random problems",
            "--case, --exact or --relation as well");
   if ((flags.exact || !flags.case_name.empty()) && !flags.size.empty())
     refuse("--size", "be for random problems and relations", "--case or --exact as well");
@@ -345,8 +353,9 @@ Action declare_check(Options& options) {
   const auto flags = std::make_shared<Flags>();
   options.positional("OP", flags->operation, "the operation (default: all)")
       .seconds(flags->seconds, "stop then (default: 10)")
-      .value("kernel", flags->kernel, "NAME", "only this kernel")
-      .value("from", flags->from, "N", "the first seed (default: 1)")
+      .value("kernel", flags->kernel, "NAME", "only this kernel");
+  declare_device(options, flags->device);
+  options.value("from", flags->from, "N", "the first seed (default: 1)")
       .flag("json", flags->json, "print JSON")
       .flag("table", flags->table, "check nothing; print the reliability table of this source tree")
       .flag("cases", flags->cases, "check nothing; list the named problems");
@@ -360,7 +369,8 @@ Action declare_check(Options& options) {
       .value("size", flags->size, "tiny|small|normal", "how large (default: normal)")
       .flag("hostile", flags->hostile, "with index contents that no caller should pass")
       .flag("differentiable", flags->differentiable,
-            "only what has a gradient; with --seed, finite differences as well");
+            "only what has a gradient; with --seed, finite differences as well")
+      .flag("dense", flags->dense, "only what kernels for matrix units are made for, and larger");
   return [flags] {
     refuse_contradictions(*flags);
     if (flags->table) return print_reliability_table(flags->json);

@@ -35,8 +35,7 @@ std::string faults_of(const Problem& problem, const RunSettings& settings) {
     const Outcome outcome = run_guarded(problem, kernel, settings);
     if (!outcome.supported) continue;
     if (outcome.faults.empty()) return {};
-    return fmt::format("{}: {}; replay: {}", problem.label, outcome.faults.front(),
-                       replay_command(problem, kernel->name));
+    return fmt::format("{}: {}; replay: {}", problem.label, outcome.faults.front(), replay_command(problem, *kernel));
   }
   return problem.label + ": no kernel supports it";
 }

@@ -1,6 +1,7 @@
 // Random attention problems: every option alone and with the others, sizes where kernels go wrong.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ejkernel/ops/flash_attention/flash_attention_cases.h"
 
@@ -33,6 +34,7 @@ class Draw {
   }
 
   AttentionCase draw() {
+    if (request_.dense) return draw_dense();
     draw_dtype();
     draw_heads();
     draw_data();
@@ -177,6 +179,48 @@ class Draw {
     if (c_.dtype == DType::f64 && (request_.dtype || random_.chance(0.5))) c_.bias_dtype = DType::f64;
     // Rounding errors beside values of 1e30 are larger than any float16: the gradient of such a bias would be infinite.
     if (c_.data == Data::huge && c_.bias_dtype == DType::f16) c_.bias_dtype = DType::f32;
+  }
+
+  /// 16-bit numbers, head sizes of whole swizzled rows and nothing but a causal mask. Lengths reach several of the
+  /// largest tiles, and the number of tiles several waves of a GPU's multiprocessors.
+  AttentionCase draw_dense() {
+    const auto [work_limit, longest] = dense_limits();
+    c_.dtype = request_.dtype.value_or(random_.pick({DType::bf16, DType::f16}));
+    c_.head_dim = random_.pick<int64_t>({64, 128, 256});
+    c_.num_kv_heads = random_.pick<int64_t>({1, 1, 2, 3, 8});
+    c_.num_q_heads = c_.num_kv_heads * random_.pick<int64_t>({1, 1, 2, 3, 4, 8});
+    c_.batch = random_.between(1, 4);
+    c_.q_len = dense_length(longest);
+    c_.kv_len = random_.chance(0.6) ? c_.q_len : dense_length(longest);
+    while (work(static_cast<double>(c_.q_len), static_cast<double>(c_.kv_len)) * static_cast<double>(c_.batch) >
+           work_limit) {
+      if (c_.batch > 1)
+        --c_.batch;
+      else if (c_.num_kv_heads > 1)
+        c_.num_q_heads /= c_.num_kv_heads, c_.num_kv_heads = 1;
+      else
+        (c_.q_len > c_.kv_len ? c_.q_len : c_.kv_len) /= 2;
+    }
+    c_.params.causal = random_.chance(0.5);
+    if (random_.chance(0.2)) c_.params.softmax_scale = random_.pick({0.3, 1.0, -0.2, 0.0});
+    if (random_.chance(0.1)) c_.data = random_.pick({Data::equal, Data::subnormal});
+    c_.random_layouts = random_.chance(0.3);
+    // Looking for rows that nothing reads takes a visit to every pair.
+    c_.poison = c_.batch * c_.num_q_heads * c_.q_len * c_.kv_len < (1 << 20);
+    return std::move(c_);
+  }
+  std::pair<double, int64_t> dense_limits() const {
+    if (request_.size == Size::tiny) return {2e6, 100};
+    if (request_.size == Size::small) return {5e7, 500};
+    return {1e9, 3000};
+  }
+  int64_t dense_length(int64_t longest) {
+    if (random_.chance(0.3)) {
+      const int64_t tile = random_.pick<int64_t>({64, 80, 128, 160, 176, 192, 256});
+      const int64_t edge = tile * random_.between(1, 4) + random_.between(-1, 1);
+      if (edge <= longest) return edge;
+    }
+    return random_length(random_, longest);
   }
 
   RandomRequest request_;

@@ -1,0 +1,229 @@
+#include "ejkernel/testing/device_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/platform/cuda/driver.h"
+#include "ejkernel/platform/cuda/stream.h"
+#include "ejkernel/runtime/devices.h"
+#include "ejkernel/testing/operations.h"
+
+namespace ejk::testing {
+namespace {
+
+/// A legal config for the problem, or none when the kernel has nothing to choose.
+std::optional<ConfigValues> pick_config(const Problem& problem, const Kernel& kernel, Device device, Random& random) {
+  if (kernel->config_fields.empty()) return std::nullopt;
+  std::vector<Tensor> inputs = problem.views(), outputs;
+  for (Tensor& input : inputs) input.device = device;
+  for (const OutputSpec& spec : check_call(*problem.operation, inputs, problem.params).outputs)
+    outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, device) : Tensor());
+  const CallView view{inputs, &problem.params, outputs};
+  const auto candidates = kernel->candidates(view, device_properties(device));
+  if (candidates.empty()) return std::nullopt;
+  return config_values(*kernel, random.pick(candidates));
+}
+
+/// Contents of its own, in the shapes of `problem`: what a replay finds changed. Numbers change, indices stay.
+Problem with_other_contents(const Problem& problem, uint64_t seed) {
+  Problem other = relaid(problem, [](size_t) { return Layout{}; });
+  Random random(seed);
+  for (const Placed& input : other.inputs)
+    if (input.view.present() && is_float(input.view.dtype) && input.view.rank() > 0) fill_normal(input.view, random, 1);
+  return other;
+}
+
+/// A tensor spread over so much of the device's memory that its last row begins near element `top`.
+class FarTensor {
+ public:
+  FarTensor(const Tensor& like, Device device, int64_t top) {
+    if (!like.present()) return;
+    Shape strides = contiguous_strides(like.shape);
+    int axis = -1;
+    for (int i = 0; i + 1 < like.rank(); ++i)
+      if (like.shape[i] > 1 && (axis < 0 || like.shape[i] > like.shape[axis])) axis = i;
+    is_far_ = axis >= 0 && like.num_elements() > 0;
+    if (is_far_) strides[axis] = top / (like.shape[axis] - 1) / 8 * 8;  // rows stay aligned to 16 bytes
+    view_ = Tensor(nullptr, like.dtype, like.shape, strides, device);
+    memory_ = Array(like.dtype, {element_range(view_)[1]}, device);
+    view_.data = memory_.data();
+  }
+
+  const Tensor& view() const { return view_; }
+  bool is_far() const { return is_far_; }
+
+  /// Row by row from and to a contiguous tensor of the device.
+  void take(const Tensor& near) const { copy_rows(view_, near); }
+  void give(const Tensor& near) const { copy_rows(near, view_); }
+
+ private:
+  static void copy_rows(const Tensor& to, const Tensor& from) {
+    const cuda::CurrentDevice current(to.device);
+    const auto size = static_cast<int64_t>(bits(to.dtype) / 8);
+    const int64_t row = to.rank() == 0 ? 1 : to.shape[-1];
+    const auto address = [&](const Tensor& t, int64_t n) {
+      return reinterpret_cast<cuda::abi::CUdeviceptr>(t.as<char>() + element_offset(t, n) * size);
+    };
+    for (int64_t n = 0; n < to.num_elements(); n += row)
+      cuda::driver().copy_on_device(address(to, n), address(from, n), static_cast<size_t>(row * size), nullptr);
+  }
+
+  Array memory_;
+  Tensor view_;
+  bool is_far_ = false;
+};
+
+}  // namespace
+
+std::vector<const TestOperation*> operations_on(Device device) {
+  std::vector<const TestOperation*> found;
+  for (const TestOperation* tests : test_operations())
+    if (!kernels_of(*tests->declaration, device).empty()) found.push_back(tests);
+  return found;
+}
+
+std::string Configuration::text() const {
+  std::string values;
+  for (const auto& [field, value] : config.value_or(ConfigValues())) values += fmt::format(" {}={}", field, value);
+  return fmt::format("{} {},{}; {}", problem.operation->name, problem.label, values, replay_command(problem, *kernel));
+}
+
+std::vector<Configuration> configurations(const TestOperation& tests, const Kernel& kernel, Device device, size_t count,
+                                          uint64_t seed) {
+  std::vector<Configuration> found;
+  Random random(seed);
+  for (uint64_t n = 0; found.size() < count && n < 50 * count; ++n) {
+    Problem problem = tests.random({.seed = seed * 1000003 + n, .size = Size::small, .dense = n % 2 == 0});
+    if (is_too_slow(problem, kernel) || !supports(problem, kernel, device).ok) continue;
+    auto config = pick_config(problem, kernel, device, random);
+    found.push_back({std::move(problem), kernel, std::move(config)});
+  }
+  return found;
+}
+
+struct OtherWork::State {
+  State(const Configuration& work, Device device)
+      : resident(work.problem, work.kernel, device, work.config), stream(device), thread([this] { go_on(); }) {}
+  void go_on() const {
+    while (!stop) {
+      for (int i = 0; i < 16; ++i) resident.run(stream);
+      stream.synchronize();
+    }
+  }
+  Resident resident;
+  cuda::Stream stream;
+  std::atomic<bool> stop = false;
+  std::thread thread;
+};
+
+OtherWork::OtherWork(const Configuration& work, Device device) : state_(std::make_unique<State>(work, device)) {}
+
+OtherWork::~OtherWork() {
+  state_->stop = true;
+  state_->thread.join();
+}
+
+int64_t unequal_reruns(const Configuration& configuration, Device device, int64_t reruns) {
+  const Resident resident(configuration.problem, configuration.kernel, device, configuration.config);
+  const cuda::Stream stream(device);
+  const Digest first = resident.result(stream);
+  int64_t unequal = 0;
+  for (int64_t n = 0; n < reruns; ++n) unequal += !(resident.result(stream) == first);
+  return unequal;
+}
+
+int64_t wrong_replays(const Configuration& configuration, Device device, int64_t replays) {
+  const cuda::Stream stream(device);
+  constexpr size_t kContents = 5;
+  std::vector<std::unique_ptr<Resident>> contents;
+  std::vector<Digest> expected;
+  for (size_t i = 0; i < kContents; ++i) {
+    const Problem problem = with_other_contents(configuration.problem, configuration.problem.seed + i);
+    contents.push_back(std::make_unique<Resident>(problem, configuration.kernel, device, configuration.config));
+    expected.push_back(contents.back()->result(stream));
+  }
+  const Resident resident(configuration.problem, configuration.kernel, device, configuration.config);
+  resident.run(stream);  // what is loaded at the first launch is not part of the graph
+  stream.synchronize();
+  const cuda::Graph graph(stream, [&] { resident.run(stream); });
+  int64_t wrong = 0;
+  for (int64_t n = 0; n < replays; ++n) {
+    const size_t which = static_cast<size_t>(n) * 7 % 11 % kContents;
+    resident.take_inputs(*contents[which], stream);
+    resident.poison(stream);
+    graph.launch(stream);
+    wrong += !(resident.digest(stream) == expected[which]);
+  }
+  return wrong;
+}
+
+int64_t wrong_beside(const Configuration& a, const Configuration& b, Device device, int64_t rounds) {
+  const Resident first(a.problem, a.kernel, device, a.config), second(b.problem, b.kernel, device, b.config);
+  const cuda::Stream one(device), two(device);
+  const Digest alone = first.result(one), other_alone = second.result(two);
+  int64_t wrong = 0;
+  for (int64_t n = 0; n < rounds; ++n) {
+    first.poison(one);
+    second.poison(two);
+    for (int i = 0; i < 4; ++i) {
+      first.run(one);
+      second.run(two);
+    }
+    const bool equal = first.digest(one) == alone;
+    wrong += !(second.digest(two) == other_alone && equal);
+  }
+  return wrong;
+}
+
+std::optional<std::string> far_call(const Configuration& configuration, Device device, int64_t top) {
+  const Resident near(configuration.problem, configuration.kernel, device, configuration.config);
+  near.result(nullptr);
+  std::vector<FarTensor> far_inputs, far_outputs;
+  std::vector<Tensor> inputs, outputs;
+  bool any = false;
+  const auto spread = [&](const Tensor& like, std::vector<FarTensor>& far, std::vector<Tensor>& views) {
+    far.emplace_back(like, device, top);
+    views.push_back(far.back().view());
+    any = any || far.back().is_far();
+  };
+  std::vector<Array> uploaded;
+  for (const Tensor& input : configuration.problem.views()) {
+    spread(input, far_inputs, inputs);
+    if (!input.present()) continue;
+    uploaded.push_back(to_device(contiguous(input), device));
+    far_inputs.back().take(uploaded.back());
+  }
+  for (const Array& output : near.outputs()) spread(output, far_outputs, outputs);
+  if (!any) return std::nullopt;
+
+  std::optional<Plan> plan;
+  try {
+    auto alone = std::make_shared<RegisteredOperation>();
+    alone->declaration = configuration.problem.operation;
+    alone->kernels = {configuration.kernel};
+    plan = Plan::make(std::move(alone), inputs, configuration.problem.params,
+                      {.kernel = configuration.kernel->name, .config = configuration.config});
+  } catch (const Unsupported&) {
+    return std::nullopt;
+  }
+  const Array workspace(DType::u8, {static_cast<int64_t>(plan->workspace_bytes())}, device);
+  plan->run(inputs, outputs, {.workspace = {workspace.as<std::byte>(), plan->workspace_bytes()}});
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (!outputs[o].present()) continue;
+    const Array gathered(outputs[o].dtype, outputs[o].shape, device);
+    far_outputs[o].give(gathered);
+    const std::string wrong = compare_bits(to_host(gathered), to_host(near.outputs()[o]));
+    if (!wrong.empty())
+      return fmt::format("{}, far at element {}, {}: {}", configuration.text(), top,
+                         configuration.problem.operation->outputs[o].name, wrong);
+  }
+  return "";
+}
+
+}  // namespace ejk::testing

@@ -1,0 +1,57 @@
+// What only shows when a call on a device runs often: reruns, graphs, streams and tensors of more than 2^31 elements.
+// Each function says in words what was wrong; the tests on a device and the rows of the reliability table count its
+// answers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejkernel/runtime/config.h"
+#include "ejkernel/testing/operation.h"
+#include "ejkernel/testing/resident.h"
+
+namespace ejk::testing {
+
+/// Operations that have a kernel for the device, whether it is here or not.
+std::vector<const TestOperation*> operations_on(Device device);
+
+/// A problem and one of the kernel's candidates for it.
+struct Configuration {
+  Problem problem;
+  Kernel kernel;
+  std::optional<ConfigValues> config = {};
+  std::string text() const;  ///< with the command that replays its problem
+};
+/// The first `count` of the kernel's random problems, dense ones in turn with others, each with a config of its own.
+std::vector<Configuration> configurations(const TestOperation& tests, const Kernel& kernel, Device device, size_t count,
+                                          uint64_t seed);
+
+/// Other work on a stream of its own for the object's lifetime: what a race needs to show.
+class OtherWork {
+ public:
+  OtherWork(const Configuration& work, Device device);
+  ~OtherWork();
+  OtherWork(const OtherWork&) = delete;
+  OtherWork& operator=(const OtherWork&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Reruns into poisoned outputs whose bits differ from the first run's.
+int64_t unequal_reruns(const Configuration& configuration, Device device, int64_t reruns);
+
+/// Launches of a captured graph whose results are not those of a plain run, the inputs' contents changed before each.
+int64_t wrong_replays(const Configuration& configuration, Device device, int64_t replays);
+
+/// Rounds of two calls on two streams at once in which one had other bits than alone.
+int64_t wrong_beside(const Configuration& a, const Configuration& b, Device device, int64_t rounds);
+
+/// The call with every large tensor spread so that its last row begins near element `top`, against contiguous copies,
+/// bit for bit. Absent: nothing in the call can be spread, or the kernel declines. Empty: equal.
+std::optional<std::string> far_call(const Configuration& configuration, Device device, int64_t top);
+
+}  // namespace ejk::testing
