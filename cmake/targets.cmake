@@ -56,11 +56,18 @@ function(ejk_harness_sources variable)
   set(${variable} ${files} ${given} PARENT_SCOPE)
 endfunction()
 
-# ejk_test_sources(VARIABLE FOLDER...): every *_test.cpp under ejkernel/FOLDER.
+# ejk_test_sources(VARIABLE FOLDER...): every *_test.cpp under ejkernel/FOLDER but those that need a GPU.
 function(ejk_test_sources variable)
   set(globs ${ARGN})
   list(TRANSFORM globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/ejkernel/\\1/*_test.cpp")
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${globs})
+  list(FILTER files EXCLUDE REGEX "_device_test\\.cpp$")
+  set(${variable} ${files} PARENT_SCOPE)
+endfunction()
+
+# ejk_device_test_sources(VARIABLE): every *_device_test.cpp under ejkernel, which needs a GPU.
+function(ejk_device_test_sources variable)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ejkernel/*_device_test.cpp)
   set(${variable} ${files} PARENT_SCOPE)
 endfunction()
 
