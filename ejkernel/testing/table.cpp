@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ejkernel/core/validate.h"
+#include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/testing/process.h"
 
@@ -54,9 +55,14 @@ bool has_changed_since(const fs::path& root, const Row& row, const std::string& 
   return !since.ok || !now.ok || !since.text.empty() || !now.text.empty();
 }
 
-std::string machine() {
+std::string machine(const Row& row) {
   const DeviceProperties& cpu = device_properties({});
-  return fmt::format("{}, {}, {} threads", cpu.product, cpu.architecture, cpu.num_units);
+  const std::string host = fmt::format("{}, {}, {} threads", cpu.product, cpu.architecture, cpu.num_units);
+  if (!row.needs_gpu) return host;
+  const DeviceProperties& gpu = device_properties({DeviceKind::cuda, 0});
+  const int version = cuda::driver_report().version;
+  return fmt::format("{} ({}), driver for CUDA {}.{}; {}", gpu.product, gpu.architecture, version / 1000,
+                     version % 1000 / 10, host);
 }
 
 void write(const Record& record, const Row& row, const fs::path& root) {
@@ -125,7 +131,8 @@ std::string_view this_preset() {
 #endif
 }
 
-Record produce_record(const Row& row, RowFunction produce, const RowRequest& request, const fs::path& root) {
+Record produce_record(const Row& row, RowFunction produce, const RowRequest& request, const fs::path& root,
+                      const std::string& commit) {
   if (this_preset() != row.preset)
     throw_invalid("table", std::string(row.id), fmt::format("be produced by the {} preset", row.preset), this_preset(),
                   fmt::format("run ./dev table --preset {} {}", row.preset, row.id));
@@ -139,8 +146,8 @@ Record produce_record(const Row& row, RowFunction produce, const RowRequest& req
       .target = row.target,
       .failures = result.failures,
       .seed = request.seed,
-      .commit = commit_of(root, row),
-      .machine = machine(),
+      .commit = commit.empty() ? commit_of(root, row) : commit,
+      .machine = machine(row),
       .preset = std::string(row.preset),
       .command = fmt::format("./dev table {}{} --n {} --seed {}", words, row.id, request.n, request.seed),
       .minutes = seconds.count() / 60,

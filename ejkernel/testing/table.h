@@ -38,6 +38,7 @@ struct Row {
   /// Paths of the tree whose change makes a record stale.
   std::vector<std::string_view> depends_on;
   std::string_view preset = "release";  ///< the build that the row is about; a record of another one does not count
+  bool needs_gpu = false;               ///< about kernels of a GPU, on one
 };
 
 /// All rows, by id.
@@ -50,7 +51,7 @@ struct Record {
   int64_t n = 0, target = 0, failures = 0;
   uint64_t seed = 0;
   std::string commit;   ///< of the tree that produced it
-  std::string machine;  ///< processor, instruction set, threads
+  std::string machine;  ///< processor, instruction set, threads; before them the GPU of a row that needs one
   std::string preset = "release";
   std::string command;
   double minutes = 0;
@@ -62,8 +63,9 @@ struct Record {
 std::string_view this_preset();
 
 /// Produces the row and writes its record below `root`. InvalidArgument in another build than the row's preset.
-Record produce_record(const Row& row, RowFunction produce, const RowRequest& request,
-                      const std::filesystem::path& root);
+/// `commit` is the tree's that this program was built from, where there is none to ask; empty: `root` is that tree.
+Record produce_record(const Row& row, RowFunction produce, const RowRequest& request, const std::filesystem::path& root,
+                      const std::string& commit = "");
 
 /// failed: trials failed. short_of_target: too few trials. stale: what the row depends on has changed since, or it was
 /// another build's. missing: no record, or a file that does not read as this row's.

@@ -1,5 +1,7 @@
-// ejkernel_table T-nn [--n N] [--seed S]: produces one row of the reliability table and writes its record.
+// ejkernel_table T-nn [--n N] [--seed S] [--commit C]: produces one row of the reliability table and writes its record;
+// --commit says what the program was built from, where it runs outside of its tree.
 // ejkernel_table digests SEED ORDER: one of the processes that row T-21 compares.
+// ejkernel_table sanitized SEED N: what rows T-11 to T-13 run under compute-sanitizer.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -28,16 +30,20 @@ T number(std::string_view option, std::string_view text) {
 int produce(int argc, char** argv) {
   const Row& row = find_row(argc > 1 ? argv[1] : "");
   RowRequest request{.n = row.target, .seed = 1};
+  std::string commit;
   for (int i = 2; i < argc; i += 2) {
     const std::string_view option = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (option == "--n")
       request.n = number<int64_t>(option, value);
     else if (option == "--seed")
       request.seed = number<uint64_t>(option, value);
+    else if (option == "--commit" && !value.empty())
+      commit = value;
     else
-      ejk::throw_invalid("table", "the option", "be --n or --seed", option, "for example --n 1000 --seed 7");
+      ejk::throw_invalid("table", "the option", "be --n, --seed or --commit", option, "for example --n 1000 --seed 7");
   }
-  const Record record = produce_record(row, row_function(row.id), request, find_tree(std::filesystem::current_path()));
+  const Record record =
+      produce_record(row, row_function(row.id), request, find_tree(std::filesystem::current_path()), commit);
   fmt::print("{} {}: n {} of {}, failures {}, {:.1f} minutes\n", record.id, row.category, record.n, record.target,
              record.failures, record.minutes);
   for (const auto& [name, value] : record.figures) fmt::print("  {} {:.4g}\n", name, value);
@@ -51,6 +57,10 @@ int main(int argc, char** argv) {
   try {
     if (argc == 4 && std::string_view(argv[1]) == "digests") {
       fmt::print("{}", digests_in_order(number<uint64_t>("SEED", argv[2]), number<uint64_t>("ORDER", argv[3])));
+      return 0;
+    }
+    if (argc == 4 && std::string_view(argv[1]) == "sanitized") {
+      fmt::print("runs {}\n", runs_under_sanitizer(number<uint64_t>("SEED", argv[2]), number<int64_t>("N", argv[3])));
       return 0;
     }
     return produce(argc, argv);

@@ -10,6 +10,7 @@
 
 #include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/testing/operations.h"
 
 namespace ejk::testing {
 namespace {
@@ -52,6 +53,12 @@ RowResult Tally::result() const {
   return result;
 }
 
+bool is_gradient(const TestOperation& tests) {
+  for (const TestOperation* other : test_operations())
+    if (other->declaration->gradient == tests.name()) return true;
+  return false;
+}
+
 void for_each_trial(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial) {
   std::atomic<int64_t> next{0};
   auto work = [&] {
@@ -74,7 +81,17 @@ RowFunction row_function(std::string_view id) {
   static const std::map<std::string_view, RowFunction> functions = {
       {"T-06", seeded_mutants},
       {"T-18", host_sanitizers},
+      {"T-01", reference_trust},
       {"T-02", forward_accuracy},
+      {"T-02-cuda", forward_accuracy_on_gpu},
+      {"T-03-cuda", backward_accuracy_on_gpu},
+      {"T-11", memcheck},
+      {"T-12", initcheck_and_synccheck},
+      {"T-13", racecheck},
+      {"T-16-cuda", far_tensors_on_gpu},
+      {"T-20-cuda", bit_equal_reruns_on_gpu},
+      {"T-25", hang_watchdog},
+      {"T-27", graph_replays},
       {"T-03", backward_accuracy},
       {"T-04", exact_mode},
       {"T-05", edge_shapes},

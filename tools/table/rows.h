@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "ejkernel/testing/operation.h"
 #include "ejkernel/testing/table.h"
 
 namespace ejk::testing {
@@ -40,6 +41,20 @@ RowResult hostile_indices(const RowRequest& request);
 RowResult injected_texts(const RowRequest& request);
 RowResult error_quality(const RowRequest& request);
 
+// On a GPU.
+RowResult reference_trust(const RowRequest& request);
+RowResult forward_accuracy_on_gpu(const RowRequest& request);
+RowResult backward_accuracy_on_gpu(const RowRequest& request);
+RowResult memcheck(const RowRequest& request);
+RowResult initcheck_and_synccheck(const RowRequest& request);
+RowResult racecheck(const RowRequest& request);
+/// What one process under a sanitizer does; returns how many runs it made.
+int64_t runs_under_sanitizer(uint64_t seed, int64_t n);
+RowResult far_tensors_on_gpu(const RowRequest& request);
+RowResult bit_equal_reruns_on_gpu(const RowRequest& request);
+RowResult hang_watchdog(const RowRequest& request);
+RowResult graph_replays(const RowRequest& request);
+
 // Other programs of the tree.
 RowResult seeded_mutants(const RowRequest& request);
 RowResult host_sanitizers(const RowRequest& request);
@@ -59,6 +74,9 @@ class Tally {
   RowResult result_;
   std::vector<double> ratios_;
 };
+
+/// Whether the operation is another one's gradient.
+bool is_gradient(const TestOperation& tests);
 
 /// Calls trial(i) for i in [0, n) on as many threads as the machine has; an exception is a failure of the trial.
 void for_each_trial(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial);

@@ -10,12 +10,6 @@ namespace {
 
 constexpr double kBudget = 2e6;  // multiply-adds of one answer
 
-bool is_gradient(const TestOperation& tests) {
-  for (const TestOperation* other : test_operations())
-    if (other->declaration->gradient == tests.name()) return true;
-  return false;
-}
-
 std::vector<const TestOperation*> operations(bool gradients) {
   std::vector<const TestOperation*> chosen;
   for (const TestOperation* tests : test_operations())

@@ -1,0 +1,245 @@
+// T-01, T-02-cuda, T-03-cuda, T-11 to T-13, T-16-cuda, T-20-cuda, T-25 and T-27: kernels of a GPU, on one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <regex>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/platform/cuda/stream.h"
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/device_runs.h"
+#include "ejkernel/testing/process.h"
+#include "ejkernel/testing/watchdog.h"
+#include "tools/table/rows.h"
+
+namespace ejk::testing {
+namespace {
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+constexpr double kBudget = 2e6;  // multiply-adds of one answer
+
+struct KernelOf {
+  const TestOperation* tests;
+  Kernel kernel;
+};
+std::vector<KernelOf> every_kernel() {
+  std::vector<KernelOf> all;
+  for (const TestOperation* tests : operations_on(kGpu))
+    for (const Kernel& kernel : kernels_of(*tests->declaration, kGpu)) all.push_back({tests, kernel});
+  if (all.empty())
+    throw_invalid("table", "the library", "have a kernel for a GPU", "none", "register one, and produce the row then");
+  return all;
+}
+
+std::vector<const TestOperation*> operations_that_are(bool gradients) {
+  std::vector<const TestOperation*> chosen;
+  for (const TestOperation* tests : operations_on(kGpu))
+    if (is_gradient(*tests) == gradients) chosen.push_back(tests);
+  return chosen;
+}
+
+Kernel find_kernel(const TestOperation& tests, Device device, std::string_view name) {
+  for (const Kernel& kernel : kernels_of(*tests.declaration, device))
+    if (kernel->name == name) return kernel;
+  return nullptr;
+}
+
+/// |a - b| over the largest finite |b|; infinite where NaN or infinities differ.
+double relative_difference(const Tensor& a, const Tensor& b) {
+  double largest = 0, scale = 0;
+  for (int64_t n = 0; n < b.num_elements(); ++n) {
+    const double x = get(a, n), y = get(b, n);
+    if (std::isfinite(x) && std::isfinite(y))
+      largest = std::max(largest, std::abs(x - y)), scale = std::max(scale, std::abs(y));
+    else if (!(x == y || (std::isnan(x) && std::isnan(y))))
+      return INFINITY;
+  }
+  return largest == 0 ? 0 : largest / scale;
+}
+
+/// Where every trial goes: dense problems in turn with others, judged for each kernel but the reference, which counts
+/// where it is the only one.
+RowResult accuracy(const RowRequest& request, bool gradients) {
+  const std::vector<const TestOperation*> all = operations_that_are(gradients);
+  Tally tally;
+  for_each_trial(request.n, tally, [&](int64_t i) {
+    const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
+    const bool dense = static_cast<size_t>(i) / all.size() % 2 == 0;
+    const Problem problem =
+        tests.random({.seed = request.seed * 1000003 + static_cast<uint64_t>(i), .size = Size::small, .dense = dense});
+    const Answer answer = tests.oracle(problem, kBudget);
+    bool judged = false;
+    for (const Kernel& kernel : kernels_of(*tests.declaration, kGpu)) {
+      if (kernel->name == kDeviceReference && judged) continue;
+      const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed, .device = kGpu});
+      if (!verdict.supported) continue;
+      judged = true;
+      tally.ratio(verdict.ratio());
+      tally.add(report(problem, kernel, verdict));
+    }
+    if (!judged) tally.add(problem.label + ": no kernel supports it");
+  });
+  return tally.result();
+}
+
+/// Errors that the tool's last lines count: "ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed …".
+int64_t errors_in(const std::string& output) {
+  std::smatch match;
+  return std::regex_search(output, match, std::regex("SUMMARY: (\\d+) (?:errors?|hazards?)")) ? std::stoll(match[1])
+                                                                                              : -1;
+}
+
+/// This program's `sanitized` under each tool, n runs altogether.
+RowResult under_sanitizer(const RowRequest& request, const std::vector<std::string>& tools) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  RowResult result;
+  for (const std::string& tool : tools) {
+    const int64_t wanted = request.n / static_cast<int64_t>(tools.size());
+    const ProcessResult run = run_process({"compute-sanitizer", "--tool", tool, "--print-limit", "20", program,
+                                           "sanitized", std::to_string(request.seed), std::to_string(wanted)});
+    std::smatch match;
+    if (std::regex_search(run.out, match, std::regex("runs (\\d+)"))) result.n += std::stoll(match[1]);
+    const int64_t errors = errors_in(run.out + run.err);
+    if (errors == 0 && run.exit_code == 0) continue;
+    result.failures += std::max<int64_t>(errors, 1);
+    result.notes.push_back(fmt::format("{}: {}", tool, (run.out + run.err).substr(0, 4000)));
+  }
+  return result;
+}
+
+}  // namespace
+
+RowResult reference_trust(const RowRequest& request) {
+  Tally tally;
+  std::atomic<double> worst = 0;
+  const std::vector<const TestOperation*> all = operations_on(kGpu);
+  for_each_trial(request.n, tally, [&](int64_t i) {
+    const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
+    const Kernel host = kernels_of(*tests.declaration).back(), gpu = find_kernel(tests, kGpu, kDeviceReference);
+    if (gpu == nullptr) return tally.add(fmt::format("{} has no reference on the GPU", tests.name()));
+    const uint64_t seed = request.seed * 1000003 + static_cast<uint64_t>(i);
+    const Problem problem = tests.random({.seed = seed, .size = Size::small, .dtype = DType::f64});
+    const Outcome right = run_guarded(problem, host, {.seed = seed, .plain = true});
+    const Outcome got = run_guarded(problem, gpu, {.seed = seed, .device = kGpu, .plain = true});
+    std::string wrong = got.supported ? "" : got.declined;
+    if (got.status != right.status) wrong = fmt::format("status {}, not {}", got.status, right.status);
+    for (size_t o = 0; o < got.outputs.size() && wrong.empty(); ++o) {
+      if (!got.outputs[o].present()) continue;
+      const double difference = relative_difference(got.outputs[o], right.outputs[o]);
+      for (double before = worst; difference > before && !worst.compare_exchange_weak(before, difference);) continue;
+      if (!(difference <= 1e-12))
+        wrong = fmt::format("{}: {:.2e} apart", problem.operation->outputs[o].name, difference);
+    }
+    tally.add(wrong.empty() ? "" : fmt::format("{}: {}; {}", problem.label, wrong, replay_command(problem, *gpu)));
+  });
+  RowResult result = tally.result();
+  result.figures["largest_relative_difference"] = worst;
+  return result;
+}
+
+RowResult forward_accuracy_on_gpu(const RowRequest& request) { return accuracy(request, false); }
+RowResult backward_accuracy_on_gpu(const RowRequest& request) { return accuracy(request, true); }
+
+RowResult memcheck(const RowRequest& request) { return under_sanitizer(request, {"memcheck"}); }
+RowResult initcheck_and_synccheck(const RowRequest& request) {
+  return under_sanitizer(request, {"initcheck", "synccheck"});
+}
+RowResult racecheck(const RowRequest& request) { return under_sanitizer(request, {"racecheck"}); }
+
+/// The tools slow a kernel down a hundred times: problems of a few tiles each. Throws on a stray write.
+int64_t runs_under_sanitizer(uint64_t seed, int64_t n) {
+  const std::vector<KernelOf> all = every_kernel();
+  int64_t runs = 0;
+  for (uint64_t i = 0; runs < n; ++i)
+    for (const KernelOf& one : all) {
+      const Problem problem = one.tests->random({.seed = seed * 1000003 + i, .size = Size::tiny, .dense = i % 2 == 0});
+      const Outcome outcome = run_guarded(problem, one.kernel, {.seed = problem.seed, .device = kGpu});
+      if (!outcome.faults.empty())
+        throw Internal(fmt::format("{}: {}", replay_command(problem, *one.kernel), outcome.faults.front()));
+      runs += outcome.supported;
+    }
+  return runs;
+}
+
+RowResult far_tensors_on_gpu(const RowRequest& request) {
+  Tally tally;
+  const std::vector<KernelOf> all = every_kernel();
+  const auto each = static_cast<size_t>(request.n / static_cast<int64_t>(all.size()) + 1);
+  for (const KernelOf& one : all) {
+    int64_t far = 0;
+    for (const Configuration& configuration : configurations(*one.tests, one.kernel, kGpu, each, request.seed))
+      for (const int64_t top : {(int64_t{1} << 31) - 4096, (int64_t{1} << 31) + 4096, (int64_t{1} << 32) + 4096})
+        if (const std::optional<std::string> wrong = far_call(configuration, kGpu, top)) {
+          tally.add(*wrong);
+          ++far;
+        }
+    if (far == 0) tally.add(fmt::format("{} {}: no call of it was far", one.tests->name(), one.kernel->name));
+  }
+  return tally.result();
+}
+
+RowResult bit_equal_reruns_on_gpu(const RowRequest& request) {
+  constexpr int64_t kReruns = 1000, kPart = 100;
+  Tally tally;
+  Watchdog watchdog(60);
+  const std::vector<KernelOf> all = every_kernel();
+  const auto each = static_cast<size_t>(request.n / static_cast<int64_t>(all.size()) + 1);
+  int64_t unequal = 0;
+  for (const KernelOf& one : all) {
+    const std::vector<Configuration> some = configurations(*one.tests, one.kernel, kGpu, each, request.seed);
+    if (some.empty()) continue;
+    const OtherWork other(some.back(), kGpu);
+    for (const Configuration& configuration : some) {
+      int64_t different = 0;
+      for (int64_t n = 0; n < kReruns; n += kPart) {
+        watchdog.hear(configuration.text());
+        different += unequal_reruns(configuration, kGpu, kPart);
+      }
+      unequal += different;
+      tally.add(different == 0 ? ""
+                               : fmt::format("{}: {} of {} reruns differ", configuration.text(), different, kReruns));
+    }
+  }
+  RowResult result = tally.result();
+  result.figures["reruns_per_configuration"] = kReruns;
+  result.figures["unequal_reruns"] = static_cast<double>(unequal);
+  return result;
+}
+
+/// Many launches of few configurations: what hangs does so by the order in which blocks happen to run.
+RowResult hang_watchdog(const RowRequest& request) {
+  constexpr int64_t kLaunches = 250;
+  Tally tally;
+  Watchdog watchdog;
+  const std::vector<KernelOf> all = every_kernel();
+  const auto each = static_cast<size_t>(request.n / kLaunches / static_cast<int64_t>(all.size()) + 1);
+  const cuda::Stream stream(kGpu);
+  for (const KernelOf& one : all)
+    for (const Configuration& configuration : configurations(*one.tests, one.kernel, kGpu, each, request.seed)) {
+      watchdog.hear(configuration.text());
+      const Resident resident(configuration.problem, configuration.kernel, kGpu, configuration.config);
+      for (int64_t n = 0; n < kLaunches; ++n) resident.run(stream);
+      stream.synchronize();
+      for (int64_t n = 0; n < kLaunches; ++n) tally.add("");
+    }
+  return tally.result();
+}
+
+RowResult graph_replays(const RowRequest& request) {
+  Tally tally;
+  const std::vector<KernelOf> all = every_kernel();
+  const int64_t each = request.n / (2 * static_cast<int64_t>(all.size())) + 1;
+  for (const KernelOf& one : all)
+    for (const Configuration& configuration : configurations(*one.tests, one.kernel, kGpu, 2, request.seed)) {
+      const int64_t wrong = wrong_replays(configuration, kGpu, each);
+      for (int64_t n = 0; n < each; ++n)
+        tally.add(n < wrong ? fmt::format("{}: a replay had other results", configuration.text()) : "");
+    }
+  return tally.result();
+}
+
+}  // namespace ejk::testing
