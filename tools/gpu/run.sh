@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# What is measured and proved on a GPU, from a folder that `./dev gpu --bundle` made: programs, the library and scripts. The
+# machine needs an NVIDIA driver, NVRTC (a toolkit, or the wheels that torch brings) and, for peers, python3 with torch.
+set -uo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: run.sh --out DIR [PART...] [-- ARGS]
+
+  doctor      what is here and what is missing
+  tests       ejkernel_device_tests: every kernel for a GPU, on the device (ARGS: --gtest_filter=…)
+  check       ejk check of every operation on the device, and of flash_attention's dense problems (ARGS: more options)
+  bench       ejk bench of the named problems, and the device's own copy bandwidth
+  peers       flash_attention beside cuDNN, FlashAttention-2 and Mosaic GPU (ARGS: cuda_attention.py's)
+  table       the rows of the reliability table that need a GPU (ARGS: those rows only)
+  sanitizer   the rows that compute-sanitizer produces
+  sweep       every config of the forward kernel in every cell, for its heuristic (ARGS: cuda_attention.py's)
+
+Without parts: doctor tests check bench peers table sanitizer. Every part writes DIR/PART.log and the records it makes to DIR; one that fails
+does not keep the others from running, and the exit code says that one did. ARGS go to the only part that is named.
+TEXT
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=''
+parts=()
+arguments=()
+while (( $# )); do
+  case $1 in
+    --out) out=${2:-}; shift 2 || break ;;
+    --) shift; arguments=("$@"); break ;;
+    -h | --help) usage; exit 0 ;;
+    doctor | tests | check | bench | peers | table | sanitizer | sweep) parts+=("$1"); shift ;;
+    *) printf "run.sh: '%s' is no part and no option\n" "$1" >&2; usage >&2; exit 2 ;;
+  esac
+done
+[[ -n $out ]] || { usage >&2; exit 2; }
+(( ${#arguments[@]} == 0 || ${#parts[@]} == 1 )) || { printf 'run.sh: arguments need one part that they are for\n' >&2; exit 2; }
+(( ${#parts[@]} )) || parts=(doctor tests check bench peers table sanitizer)
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+
+export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export PATH=$PATH:/usr/local/cuda/bin
+commit=$(<"$here/commit")
+ejk=$here/bin/ejk
+
+# table_rows ROW...: each record into DIR/benchmarks/results/reliability, where the program looks for a tree's records.
+table_rows() {
+  local row failed=0
+  mkdir -p "$out/benchmarks/results/reliability"
+  for row in "$@"; do
+    (cd "$out" && "$here/bin/ejkernel_table" "$row" --commit "$commit") || failed=1
+  done
+  return $failed
+}
+
+part_doctor() { "$ejk" doctor --seconds 1; }
+
+part_tests() { "$here/bin/ejkernel_device_tests" --gtest_brief=1 "$@"; }
+
+part_check() {
+  local failed=0
+  "$ejk" check --device cuda --seconds 60 "$@" || failed=1
+  "$ejk" check flash_attention --device cuda --dense --seconds 60 "$@" || failed=1
+  return $failed
+}
+
+part_bench() {
+  local operation failed=0
+  "$ejk" bench --peaks --device cuda --json >"$out/peaks.json" || failed=1
+  for operation in flash_attention mean_pooling mean_pooling_backward; do
+    "$ejk" bench "$operation" --device cuda "$@" || failed=1
+  done
+  return $failed
+}
+
+peers() {
+  python3 "$here/peers/cuda_attention.py" --library "$here/lib/libejkernel.so.0" --commit "$commit" "$@"
+}
+part_peers() { peers --sustained --json "$out/cuda_attention.json" "$@"; }
+part_sweep() {
+  peers --json "$out/cuda_attention_sweep.json" --repeats 3 --peers cudnn --configs consumers=2,3,4 \
+    block_k=64,80,96,112,128,160,176 stages=2 lazy_rescale=0,1 overlap_tiles=0,1 "$@"
+}
+
+part_table() {
+  local rows=(T-01 T-02-cuda T-03-cuda T-16-cuda T-20-cuda T-25 T-27)
+  (( $# )) && rows=("$@")
+  table_rows "${rows[@]}"
+}
+part_sanitizer() {
+  command -v compute-sanitizer >/dev/null || { printf 'compute-sanitizer is not installed (it comes with the CUDA toolkit)\n'; return 1; }
+  table_rows T-11 T-12 T-13
+}
+
+if ! "$here/bin/ejkernel_device_tests" --gtest_filter=-'*' >/dev/null; then exit 2; fi  # it says what is missing
+
+status=0
+for part in "${parts[@]}"; do
+  began=$SECONDS
+  printf '== %s\n' "$part"
+  if "part_$part" ${arguments[@]+"${arguments[@]}"} 2>&1 | tee "$out/$part.log"; then
+    printf '== %s: done in %d s\n' "$part" $((SECONDS - began))
+  else
+    printf '== %s: FAILED after %d s, see %s\n' "$part" $((SECONDS - began)) "$out/$part.log"
+    status=1
+  fi
+done
+exit $status
