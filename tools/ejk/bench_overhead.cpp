@@ -1,11 +1,18 @@
-// ejk bench --overhead: what a call costs the host before a kernel has anything to do, on problems without elements.
+// ejk bench --overhead: what a call costs the host before a kernel has anything to do. On the host the problems have no
+// elements; on a GPU they are as small as a kernel gets, and beside them stands the driver's launch of an empty kernel.
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "ejkernel/c_api.h"
 #include "ejkernel/core/dlpack.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/platform/cuda/program.h"
+#include "ejkernel/platform/cuda/stream.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/runtime/registry.h"
 #include "tools/ejk/bench.h"
@@ -17,7 +24,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kRunTarget = 0.5e-6, kCRunTarget = 1e-6, kExecuteTarget = 3e-6;
+/// Seconds that each of the calls may take.
+struct Targets {
+  double run, c_run, execute;
+};
+constexpr Targets kOnHost{.run = 0.5e-6, .c_run = 1e-6, .execute = 3e-6};
+/// Above the driver's launch of an empty kernel.
+constexpr Targets kOnGpu{.run = 1.5e-6, .c_run = 2e-6, .execute = 4e-6};
 
 /// The operation's default call with nothing in it: the first dimension of its first input is 0.
 ToolCall empty_call(const std::string& operation) {
@@ -25,6 +38,20 @@ ToolCall empty_call(const std::string& operation) {
   flags.operation = operation;
   const Operation& op = *KernelRegistry::instance().find(operation)->declaration;
   flags.dims[std::string(op.inputs[0].contract.begin()->dims[0].name)] = 0;
+  return make_call_with_data(flags);
+}
+
+/// One warp's work, whatever the operation calls its dimensions.
+ToolCall smallest_call(const std::string& operation) {
+  static constexpr std::pair<std::string_view, int64_t> kSmall[] = {
+      {"batch", 1},     {"q_len", 16},    {"num_tokens", 16}, {"num_q_heads", 1},
+      {"num_heads", 1}, {"head_dim", 64}, {"dim", 64}};
+  CallFlags flags;
+  flags.operation = operation;
+  flags.dtype = "bf16";
+  const std::vector<std::string> dims = dim_names(*KernelRegistry::instance().find(operation)->declaration, 0);
+  for (const auto& [name, extent] : kSmall)
+    if (std::find(dims.begin(), dims.end(), name) != dims.end()) flags.dims[std::string(name)] = extent;
   return make_call_with_data(flags);
 }
 
@@ -59,8 +86,49 @@ void require(ejk_status status) {
       fmt::format("ejk: bench --overhead: the C interface must run what C++ runs, got '{}'; please report it", text));
 }
 
-Summary time_of(const std::function<void(int64_t)>& run, double seconds) {
-  return measure(make_sampler(run), {.max_seconds = seconds, .spread = 0.005, .min_samples = 25});
+/// Host time of calls on one device, on a stream of its own where the device has streams.
+class Stopwatch {
+ public:
+  Stopwatch(Device device, double seconds) : device_(device), seconds_(seconds) {
+    if (device.kind != DeviceKind::cpu) stream_.emplace(device);
+  }
+  Device device() const { return device_; }
+  void* stream() const { return stream_ ? stream_->handle() : nullptr; }
+
+  Summary time_of(const std::function<void(int64_t)>& run) const {
+    const Sampler sampler = stream_ ? launch_sampler(run) : make_sampler(run);
+    return measure(sampler, {.max_seconds = seconds_, .spread = 0.005, .min_samples = 25});
+  }
+
+ private:
+  /// Few enough that they do not wait for room in the queue.
+  Sampler launch_sampler(const std::function<void(int64_t)>& run) const {
+    constexpr int64_t kLaunches = 100;
+    for (int64_t i = 0; i < kLaunches; ++i) run(i);
+    return [this, run] {
+      stream_->synchronize();
+      const double began = now_seconds();
+      for (int64_t i = 0; i < kLaunches; ++i) run(i);
+      return (now_seconds() - began) / static_cast<double>(kLaunches);
+    };
+  }
+
+  Device device_;
+  double seconds_;
+  std::optional<cuda::Stream> stream_;
+};
+
+/// The driver's own launch, with nothing of ours around it.
+Summary time_of_empty_kernel(const Stopwatch& stopwatch) {
+  const auto program = cuda::load_program({.file = "ejkernel/platform/cuda/device/empty.cu", .instance = "ejk::empty"},
+                                          device_properties(stopwatch.device()));
+  const auto function = program->function(stopwatch.device().ordinal);
+  const auto stream = static_cast<cuda::abi::CUstream>(stopwatch.stream());
+  const cuda::CurrentDevice current(stopwatch.device());
+  const auto launch = cuda::driver().launch_kernel.address;
+  return stopwatch.time_of([&](int64_t) {
+    cuda::check(launch(function, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr), "cuLaunchKernel");
+  });
 }
 
 Json figure(std::string_view operation, std::string_view what, const Summary& time, double target) {
@@ -68,45 +136,66 @@ Json figure(std::string_view operation, std::string_view what, const Summary& ti
           {"high", time.high},      {"target", target}, {"met", time.median <= target}};
 }
 
-void measure_operation(const std::string& operation, double seconds, Json& figures) {
-  const ToolCall call = empty_call(operation);
-  const Workload workload(call, CallFlags{}, 0);
+void measure_operation(const std::string& operation, const Stopwatch& stopwatch, const Targets& targets,
+                       Json& figures) {
+  const Device device = stopwatch.device();
+  void* stream = stopwatch.stream();
+  CallFlags flags;
+  flags.device = device;
+  const Workload workload(device.kind == DeviceKind::cpu ? empty_call(operation) : smallest_call(operation), flags, 0);
   const Plan& plan = workload.plan();
-  figures.push_back(figure(operation, "plan.run", time_of([&](int64_t i) { workload.run(i); }, seconds), kRunTarget));
+  const auto add = [&](std::string_view what, double target, const std::function<void(int64_t)>& run) {
+    figures.push_back(figure(operation, what, stopwatch.time_of(run), target));
+  };
+  add("plan.run", targets.run, [&](int64_t i) { workload.run(i, stream); });
 
+  const std::vector<Tensor> inputs(workload.inputs().begin(), workload.inputs().end());
   const std::vector<Tensor> outputs(workload.outputs().begin(), workload.outputs().end());
-  const CTensors c_inputs(plan.operation().inputs, call.inputs), c_outputs(plan.operation().outputs, outputs);
+  const CTensors c_inputs(plan.operation().inputs, inputs), c_outputs(plan.operation().outputs, outputs);
   ejk_plan_t* c_plan = nullptr;
   require(ejk_plan(operation.c_str(), c_inputs.list().data(), c_inputs.list().size(), nullptr, nullptr, &c_plan));
-  Array workspace(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())});
+  Array workspace(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, device, stream);
   ejk_run_options options = {};
   options.size = sizeof options;
+  options.stream = stream;
   options.workspace = workspace.data();
   options.workspace_bytes = plan.workspace_bytes();
-  const auto run_c = [&](int64_t) {
+  add("ejk_plan_run", targets.c_run, [&](int64_t) {
     require(ejk_plan_run(c_plan, c_inputs.list().data(), c_inputs.list().size(), c_outputs.list().data(),
                          c_outputs.list().size(), &options));
-  };
-  figures.push_back(figure(operation, "ejk_plan_run", time_of(run_c, seconds), kCRunTarget));
+  });
   ejk_free(c_plan);
 
-  const auto run_whole = [&](int64_t) { execute(operation, call.inputs, call.params); };
-  figures.push_back(figure(operation, "execute", time_of(run_whole, seconds), kExecuteTarget));
+  add("execute", targets.execute, [&](int64_t) { execute(operation, inputs, plan.params(), {.stream = stream}); });
+}
+
+bool has_kernel_for(const std::string& operation, Device device) {
+  const auto& kernels = KernelRegistry::instance().find(operation)->kernels;
+  return std::any_of(kernels.begin(), kernels.end(),
+                     [&](const auto& kernel) { return serves(kernel->backend, device); });
 }
 
 }  // namespace
 
 int bench_overhead(const BenchFlags& flags) {
   Json figures = Json::array();
-  const double seconds = std::min(flags.seconds, 0.3);
+  const Device device = flags.call.device;
+  const Stopwatch stopwatch(device, std::min(flags.seconds, 0.3));
+  Targets targets = kOnHost;
+  if (device.kind != DeviceKind::cpu) {
+    const Summary empty = time_of_empty_kernel(stopwatch);
+    figures.push_back(figure("(the driver)", "empty kernel", empty, empty.median));
+    targets = {empty.median + kOnGpu.run, empty.median + kOnGpu.c_run, empty.median + kOnGpu.execute};
+  }
   for (const std::string& operation : KernelRegistry::instance().names()) {
     if (!flags.call.operation.empty() && operation != flags.call.operation) continue;
-    if (!forward_of(operation).empty()) continue;
-    measure_operation(operation, seconds, figures);
+    if (!forward_of(operation).empty() || !has_kernel_for(operation, device)) continue;
+    measure_operation(operation, stopwatch, targets, figures);
   }
   bool met = true;
   Table table("llrrrl", " | ");
-  table.add({"operation", "call of no elements", "ns", "±", "target ns", ""});
+  table.add({"operation", device.kind == DeviceKind::cpu ? "call of no elements" : "smallest call", "ns", "±",
+             "target ns", ""});
   for (const Json& f : figures) {
     met = met && f["met"].get<bool>();
     const double spread = (f["high"].get<double>() - f["low"].get<double>()) / 2 / f["seconds"].get<double>();

@@ -29,6 +29,7 @@ class Workload {
 
   const Plan& plan() const { return plan_; }
   /// Of the first copy, on the device.
+  std::span<const Tensor> inputs() const { return copies_.front().inputs; }
   std::span<const Array> outputs() const { return copies_.front().owned_outputs; }
   double bytes_in_turn() const { return bytes_in_turn_; }
 
