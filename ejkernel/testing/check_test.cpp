@@ -217,6 +217,15 @@ TEST(Judge, looks_for_unwritten_elements_among_those_not_judged) {
   EXPECT_NE(judge(e, array_of({5, kNan, 1})).failure, "");
   EXPECT_NE(judge(e, array_of({5, 6, 2})).failure, "");
 }
+TEST(Judge, compares_two_results_where_only_part_was_judged) {
+  const Expected e = expected_of({1});  // of three elements
+  const double allowed = 2 * 16 * 0x1p-24 * (1 + 100);
+  EXPECT_EQ(compare_whole(e, array_of({1, 100, kNan}), array_of({1, 100 + 0.9 * allowed, kNan})), "");
+  EXPECT_THAT(compare_whole(e, array_of({1, 100, 7}), array_of({1, 100 + 1.1 * allowed, 7})), HasSubstr("at [1]"));
+  EXPECT_THAT(compare_whole(e, array_of({1, 100, kNan}), array_of({1, 100, 7})), HasSubstr("at [2]"));
+  const Expected exact{.present = true, .exact = true, .ref = {1}};
+  EXPECT_NE(compare_whole(exact, array_of({1, 2}), array_of({1, 2 + 0x1p-22})), "");
+}
 TEST(Judge, compares_exact_outputs_bit_for_bit) {
   Expected e{.present = true, .exact = true, .ref = {1, 2}};
   EXPECT_EQ(judge(e, array_of({1, 2})).failure, "");
