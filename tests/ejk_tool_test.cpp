@@ -1,6 +1,7 @@
 // The command-line tool as its users meet it: a process, its output and its exit code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,7 +31,7 @@ TEST(EjkTool, tells_its_version) {
 
 TEST(EjkTool, every_verb_has_help_with_examples_and_exit_codes) {
   const std::string help = ejk({"--help"}).out;
-  const std::vector<std::string> verbs = {"bench", "check", "docs", "doctor", "explain", "list", "run"};
+  const std::vector<std::string> verbs = {"bench", "check", "compile", "docs", "doctor", "explain", "list", "run"};
   for (const std::string& verb : verbs) {
     EXPECT_THAT(help, HasSubstr("\n  " + verb)) << "ejk --help leaves it out";
     const ProcessResult result = ejk({verb, "--help"});
@@ -496,7 +497,11 @@ TEST(EjkTool, check_fails_on_a_failed_or_short_row_of_the_table) {
 }
 
 TEST(EjkTool, doctor_examines_the_machine) {
-  const Json json = json_of(ejk({"doctor", "--json", "--seconds", "0.2"}));
+  namespace fs = std::filesystem;
+  const fs::path cache = fs::temp_directory_path() / ("ejk_doctor_" + std::to_string(getpid()));
+  const Json json = json_of(ejk({"doctor", "--json", "--seconds", "0.2"}, {"EJKERNEL_CACHE_DIR=" + cache.string()}));
+  EXPECT_TRUE(fs::exists(cache)) << "the store was tried";
+  fs::remove_all(cache);
   EXPECT_NE(json["verdict"], "fail");
   std::vector<std::string> examined;
   for (const Json& line : json["lines"]) {
@@ -504,8 +509,9 @@ TEST(EjkTool, doctor_examines_the_machine) {
     EXPECT_FALSE(line["found"].get<std::string>().empty());
     EXPECT_EQ(line["verdict"] != "ok", line.contains("fix")) << line;
   }
-  EXPECT_THAT(examined, ::testing::IsSupersetOf({"ejkernel", "library", "environment", "processor", "threads", "memory",
-                                                 "GPU", "plug-ins", "registry", "self-test"}));
+  EXPECT_THAT(examined,
+              ::testing::IsSupersetOf({"ejkernel", "library", "environment", "processor", "threads", "memory",
+                                       "CUDA driver", "compiler", "store", "plug-ins", "registry", "self-test"}));
   EXPECT_EQ(json["environment"].size(), environment::variables().size());
   EXPECT_THAT(ejk({"doctor", "--env", "--seconds", "0"}).out, HasSubstr("\nEJKERNEL_NUM_THREADS "));
 }

@@ -44,8 +44,7 @@ auto touch(Call call) -> decltype(call()) {
     return -1;
   }
   decltype(call()) result;
-  do
-    result = call();
+  do result = call();
   while (result < 0 && errno == EINTR);
   return result;
 }
@@ -177,7 +176,8 @@ Verdict decode(std::string_view bytes, const RecordKey& key, Record& into) {
 std::string folder_name(std::string_view text) {
   std::string name;
   for (const char c : text.substr(0, 100)) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+    const bool is_plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
     name += is_plain ? c : '_';
   }
   return name.empty() ? "_" : name;
@@ -240,8 +240,9 @@ bool Store::is_trusted() const {
   const bool is_own = info.st_uid == geteuid() || info.st_uid == 0;
   if (is_own && S_ISDIR(info.st_mode) && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return true;
   log_once("store:" + root_, LogLevel::warning,
-           "store: " + root_ + " is not used, because others than its owner can write it, or it is not a folder of "
-           "this user; run chmod 700 on it, or set EJKERNEL_CACHE_DIR");
+           "store: " + root_ +
+               " is not used, because others than its owner can write it, or it is not a folder of "
+               "this user; run chmod 700 on it, or set EJKERNEL_CACHE_DIR");
   return false;
 }
 
@@ -295,7 +296,7 @@ void use_store(std::string root) {
                       std::memory_order_release);
 }
 
-void fail_store_call(int64_t k) { calls_until_failure = k; }
+int64_t fail_store_call(int64_t k) { return calls_until_failure.exchange(k); }
 void die_at_store_call(int64_t k) { calls_until_death = k; }
 
 }  // namespace ejk

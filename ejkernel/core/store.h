@@ -2,10 +2,10 @@
 //
 //   root/v1/<environment>/<group>/<digest of the key>
 //
-// A file is published by writing another name, syncing it, renaming it and syncing the folder, so that a reader sees the
-// old record, the new one or none, whenever a process or the machine stops. Nobody waits for anybody: of two writers the
-// last one wins. A record that is damaged, or that answers for another key, is a miss; a damaged one is moved aside.
-// No failure of the store is an error of a call: it only costs the time to make the value again.
+// A file is published by writing another name, syncing it, renaming it and syncing the folder, so that a reader sees
+// the old record, the new one or none, whenever a process or the machine stops. Nobody waits for anybody: of two
+// writers the last one wins. A record that is damaged, or that answers for another key, is a miss; a damaged one is
+// moved aside. No failure of the store is an error of a call: it only costs the time to make the value again.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,9 @@ EJK_API void use_store(std::string root);
 
 // For tests of what happens when the disk fails: like fail_host_allocation.
 
-/// The k-th call that touches the file system from now on fails, once (1 = the next one); 0 disarms.
-EJK_API void fail_store_call(int64_t k);
+/// The k-th call that touches the file system from now on fails, once (1 = the next one); 0 disarms. Returns what was
+/// left of the countdown before: 0 when that call has come.
+EJK_API int64_t fail_store_call(int64_t k);
 /// The same, but the process ends there and then, as by SIGKILL.
 EJK_API void die_at_store_call(int64_t k);
 

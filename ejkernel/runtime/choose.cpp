@@ -78,7 +78,10 @@ class Chooser {
     std::shared_ptr<const Choice> choice;
     for (const auto& kernel : request_.operation->kernels) {
       Support support = answer(*kernel);
-      if (support.ok && choice == nullptr) choice = choice_of(kernel, support);
+      if (support.ok && choice == nullptr) {
+        choice = choice_of(kernel, support);
+        if (choice != nullptr) note_fallback(*kernel);
+      }
       if (!support.ok) reasons += fmt::format("\n  {}: {}", kernel->name, support.reason);
       if (trail_ != nullptr) trail_->kernels.push_back({kernel->name, kernel->platform, support.ok, support.reason});
       if (choice != nullptr && trail_ == nullptr) return choice;
@@ -111,7 +114,6 @@ class Chooser {
 
     Choice made = choose_config(kernel, policy);
     if (!prepare(made, support)) return nullptr;
-    note_fallback(*kernel);
     auto choice = std::make_shared<const Choice>(std::move(made));
     if (!cacheable) return choice;
     const auto is_current = [&](const CachedChoice& there) { return there.generation == now; };

@@ -1,5 +1,4 @@
 // ejk doctor: what the library finds on this machine, line by line, with a verdict and what to do about it.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,7 +11,10 @@
 #include "ejkernel/c_api.h"
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/store.h"
 #include "ejkernel/core/version.h"
+#include "ejkernel/platform/cuda/driver.h"
+#include "ejkernel/platform/cuda/nvrtc.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/plugins.h"
 #include "ejkernel/runtime/registry.h"
@@ -116,18 +118,54 @@ Line memory_line() {
   return {"", found, Verdict::warn, "less than 1 GiB is left: large calls may fail with out_of_memory"};
 }
 
-/// Looks without loading a driver into anything but this process.
-Line gpu_line() {
-  std::ifstream version("/proc/driver/nvidia/version");
-  std::string driver;
-  std::getline(version, driver);
-  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  const bool loads = library != nullptr;
-  if (loads) dlclose(library);
-  const std::string plain = "this build computes on the CPU only";
-  if (driver.empty() && !loads) return {"", fmt::format("no NVIDIA driver here; {}", plain)};
-  return {"", fmt::format("{}, libcuda.so.1 {}; {}", driver.empty() ? "no kernel driver" : driver,
-                          loads ? "loads" : "does not load", plain)};
+Line driver_line() {
+  const cuda::DriverReport driver = cuda::driver_report();
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string module;
+  std::getline(file, module);
+  if (driver.error.empty())
+    return {"", fmt::format("{}, CUDA {}.{}", driver.library, driver.version / 1000, driver.version % 1000 / 10)};
+  // Without a kernel module there is no GPU to speak of: nothing is wrong.
+  if (module.empty()) return {"", fmt::format("none ({}); calls on host tensors need none", driver.error)};
+  return {"", fmt::format("{}; {}", module, driver.error), Verdict::warn,
+          "there is a GPU's kernel module, but no device can be used: install or expose the driver's libcuda.so.1"};
+}
+
+Line device_line(int ordinal) {
+  const DeviceProperties& gpu = device_properties({DeviceKind::cuda, ordinal});
+  const std::string found =
+      fmt::format("{} ({}), {} multiprocessors, L2 {}, {} of shared memory for a block", gpu.product, gpu.architecture,
+                  gpu.num_units, bytes_text(static_cast<double>(gpu.cache_bytes)),
+                  bytes_text(static_cast<double>(gpu.shared_bytes_per_block)));
+  if (gpu.compute_capability >= 80) return {"", found};
+  return {"", found, Verdict::warn, "kernels are written for compute capability 8.0 (A100) and newer"};
+}
+
+/// The compiler is needed where there is a device, or by `ejk compile`.
+Line compiler_line() {
+  const cuda::NvrtcSearch search = cuda::search_nvrtc();
+  if (search.found) {
+    const cuda::Nvrtc& nvrtc = cuda::nvrtc();
+    return {"", fmt::format("NVRTC {}.{}, {} ({})", nvrtc.major, nvrtc.minor, nvrtc.path, search.found->place)};
+  }
+  const std::string looked = fmt::format("no NVRTC; looked for: {}", fmt::join(search.looked, "; "));
+  if (num_cuda_devices() == 0) return {"", looked};
+  return {"", looked, Verdict::fail,
+          "pip install nvidia-cuda-nvrtc (or nvidia-cuda-nvrtc-cu12 for a CUDA 12 driver), or set EJKERNEL_NVRTC"};
+}
+
+/// A record is written and read, as the next process will do.
+Line store_line() {
+  const Store& kept = store();
+  if (kept.root().empty())
+    return {"", "none: neither EJKERNEL_CACHE_DIR nor HOME is set; compiled kernels live as long as the process"};
+  const RecordKey key = {"doctor", "doctor", "a record that ejk doctor writes and reads"};
+  const std::string text(kVersion);
+  const bool works = kept.put(key, {.value = text, .provenance = "ejk doctor"}) && kept.find(key).has_value();
+  if (works) return {"", kept.root()};
+  return {"", fmt::format("{} cannot be used", kept.root()), Verdict::warn,
+          "make it writable for this user and nobody else (chmod 700), or set EJKERNEL_CACHE_DIR; until then every "
+          "process compiles its CUDA kernels anew"};
 }
 
 void plugin_lines(std::vector<Line>& lines) {
@@ -189,8 +227,11 @@ std::vector<Line> examine_all(const Flags& flags) {
   examine(lines, "processor", processor_line);
   examine(lines, "threads", threads_line);
   examine(lines, "memory", memory_line);
-  examine(lines, "GPU", gpu_line);
-  examine(lines, "caches", [] { return Line{"", "in memory only; this version writes no files"}; });
+  examine(lines, "CUDA driver", driver_line);
+  for (int ordinal = 0; ordinal < num_cuda_devices(); ++ordinal)
+    examine(lines, fmt::format("cuda:{}", ordinal), [&] { return device_line(ordinal); });
+  examine(lines, "compiler", compiler_line);
+  examine(lines, "store", store_line);
   plugin_lines(lines);
   examine(lines, "registry", registry_line);
   examine(lines, "self-test", [&] { return self_test_line(flags.seconds); });

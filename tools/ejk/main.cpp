@@ -16,6 +16,10 @@ constexpr ejk::tool::Verb kVerbs[] = {
      "  ejk check flash_attention --kernel cpu --seed 123\n  ejk check flash_attention --case odd_lengths\n"
      "  ejk check --table",
      ejk::tool::declare_check},
+    {"compile", "CUDA kernels compiled for any GPU, without one; what they need",
+     "  ejk compile\n  ejk compile flash_attention --arch sm_80,sm_90a\n"
+     "  ejk compile flash_attention --case llama3_8b_prefill_1k --candidates",
+     ejk::tool::declare_compile},
     {"docs", "writes the generated pages of the documentation", "  ejk docs\n  ejk docs --check docs",
      ejk::tool::declare_docs},
     {"doctor", "what the library finds on this machine, and what to do about it",

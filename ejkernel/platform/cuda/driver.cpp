@@ -110,8 +110,10 @@ void find_devices(Loaded& into) {
   }
 }
 
+/// Under the lock of `loading`.
 void publish(const DriverApi* fake) {
-  auto* fresh = new Loaded;  // never destroyed, see above
+  static auto* all = new std::vector<std::unique_ptr<Loaded>>;  // references into earlier ones stay valid
+  Loaded* fresh = all->emplace_back(std::make_unique<Loaded>()).get();
   fresh->report.library = fake != nullptr ? "a driver given by use_driver" : kLibrary;
   if (fake != nullptr)
     fresh->api = *fake;

@@ -25,7 +25,8 @@ using CUmemoryPool = struct CUmemPoolHandle_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphExec = struct CUgraphExec_st*;
 
-struct alignas(64) CUtensorMap {
+/// 64 until CUDA 12, 128 from 13 on: the stricter serves both.
+struct alignas(128) CUtensorMap {
   uint64_t opaque[16];
 };
 
@@ -40,7 +41,6 @@ struct CUmemPoolProps {
 
 inline constexpr CUresult CUDA_SUCCESS = 0;
 inline constexpr CUresult CUDA_ERROR_OUT_OF_MEMORY = 2;
-inline constexpr CUresult CUDA_ERROR_NO_DEVICE = 100;
 inline constexpr CUresult CUDA_ERROR_ILLEGAL_ADDRESS = 700;
 inline constexpr CUresult CUDA_ERROR_LAUNCH_FAILED = 719;
 

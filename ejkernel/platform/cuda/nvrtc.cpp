@@ -92,10 +92,11 @@ Paths in_python_wheels(int major) {
     if (!prefix.empty())
       for (const char* packages : {"site-packages", "dist-packages"})
         for (const std::string& root : matches(prefix + "/lib/python3*/" + packages)) roots.push_back(root);
+  // One wheel holds one library of CUDA 12, and all of a later major version share a folder.
+  const std::string folder = major == 12 ? "cuda_nvrtc" : fmt::format("cu{}", major);
   Paths paths;
   for (const std::string& root : roots)
-    for (const std::string& wheel : {std::string("cuda_nvrtc"), fmt::format("cu{}", major)})
-      paths.push_back(fmt::format("{}/nvidia/{}/lib/{}", root, wheel, library_name(major)));
+    paths.push_back(fmt::format("{}/nvidia/{}/lib/{}", root, folder, library_name(major)));
   return paths;
 }
 
@@ -153,14 +154,20 @@ struct Found {
 std::mutex searching;
 std::atomic<Found*> found{nullptr};
 
+/// Under the lock of `searching`. None is ever destroyed: references to earlier ones stay valid.
+Found& add_found() {
+  static auto* all = new std::vector<std::unique_ptr<Found>>;
+  return *all->emplace_back(std::make_unique<Found>());
+}
+
 Found& find() {
   Found* now = found.load(std::memory_order_acquire);
   if (now != nullptr) return *now;
   const std::lock_guard lock(searching);
   if (found.load() == nullptr) {
-    auto* fresh = new Found;  // never destroyed: calls may come while the process exits
-    fresh->search = search_nvrtc();
-    found.store(fresh, std::memory_order_release);
+    Found& fresh = add_found();
+    fresh.search = search_nvrtc();
+    found.store(&fresh, std::memory_order_release);
   }
   return *found.load();
 }
@@ -224,15 +231,15 @@ const NvrtcFile* nvrtc_file() {
 
 void use_nvrtc(const Nvrtc* fake) {
   const std::lock_guard lock(searching);
-  auto* fresh = new Found;  // never destroyed, as above
+  Found& fresh = add_found();
   if (fake != nullptr) {
-    fresh->nvrtc = *fake;
-    fresh->search.found =
+    fresh.nvrtc = *fake;
+    fresh.search.found =
         NvrtcFile{fake->path, "use_nvrtc", fmt::format("{} {}.{}", fake->path, fake->major, fake->minor)};
   } else {
-    fresh->search = search_nvrtc();
+    fresh.search = search_nvrtc();
   }
-  found.store(fresh, std::memory_order_release);
+  found.store(&fresh, std::memory_order_release);
 }
 
 }  // namespace ejk::cuda

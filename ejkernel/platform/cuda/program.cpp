@@ -8,6 +8,7 @@
 #include <future>
 #include <map>
 
+#include "ejkernel/platform/cuda/cubin_store.h"
 #include "ejkernel/platform/cuda/sources.h"
 
 namespace ejk::cuda {
@@ -78,12 +79,12 @@ class Compilation {
   Compilation& operator=(const Compilation&) = delete;
 
   Compiled run(std::string_view architecture) {
-    const std::string target = fmt::format("--gpu-architecture={}", architecture);
-    // The last one makes functions without a mark the device's: constexpr ones of headers that the host includes too.
-    const char* options[] = {target.c_str(), "-std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space"};
+    const std::vector<std::string> options = compile_options(architecture);
+    std::vector<const char*> option_pointers;
+    for (const std::string& option : options) option_pointers.push_back(option.c_str());
     const NvrtcApi& api = nvrtc_.api;
     succeed(api.add_name_expression(program_, spec_.instance.c_str()), "nvrtcAddNameExpression");
-    const bool compiled = api.compile_program(program_, std::size(options), options) == 0;
+    const bool compiled = api.compile_program(program_, static_cast<int>(options.size()), option_pointers.data()) == 0;
     const std::string log = read_log();
     if (!compiled)
       throw CompileError(fmt::format("{} does not compile for {} with NVRTC {}.{}:{}", spec_.instance, architecture,
@@ -134,6 +135,8 @@ void check_report(const ProgramSpec& spec, const Report& report) {
 
 // ---- the programs of this process ----
 
+thread_local ProgramWatch* watching = nullptr;
+
 using Future = std::shared_future<std::shared_ptr<const Program>>;
 
 struct Programs {
@@ -148,6 +151,20 @@ Programs& programs() {
 std::string key_of(const ProgramSpec& spec, std::string_view architecture) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.file, spec.instance, spec.shared_bytes, spec.may_spill,
                      architecture, driver_generation());
+}
+
+/// From the store, else compiled.
+std::shared_ptr<const Program> make(const ProgramSpec& spec, const std::string& architecture) {
+  const std::string version = compiler_version();
+  const RecordKey key = cubin_key(spec, architecture, version);
+  std::optional<Compiled> compiled = find_cubin(key);
+  if (compiled) {
+    check_report(spec, compiled->report);  // a reference may have put it there, which may spill
+  } else {
+    compiled = compile(spec, architecture);
+    keep_cubin(key, *compiled, version);
+  }
+  return std::make_shared<const Program>(spec, std::move(*compiled));
 }
 
 /// Waits for whoever makes it already, or makes it. A failure is told to all who wait, and not kept: who asks again may
@@ -167,7 +184,7 @@ std::shared_ptr<const Program> find_or_make(const ProgramSpec& spec, const std::
     all.by_key.emplace(key, promise.get_future().share());
   }
   try {
-    auto program = std::make_shared<const Program>(spec, compile(spec, architecture));
+    auto program = make(spec, architecture);
     promise.set_value(program);
     return program;
   } catch (...) {
@@ -200,6 +217,12 @@ std::string architecture_of(const DeviceProperties& device) {
   return device.compute_capability == 90 ? "sm_90a" : fmt::format("sm_{}", device.compute_capability);
 }
 
+std::vector<std::string> compile_options(std::string_view architecture) {
+  // The last one makes functions without a mark the device's: constexpr ones of headers that the host includes too.
+  return {fmt::format("--gpu-architecture={}", architecture), "-std=c++20", "--ptxas-options=-v",
+          "--device-as-default-execution-space"};
+}
+
 Compiled compile(const ProgramSpec& spec, std::string_view architecture, const Nvrtc& nvrtc) {
   const auto began = std::chrono::steady_clock::now();
   Compiled compiled = Compilation(nvrtc, spec).run(architecture);
@@ -211,15 +234,18 @@ Compiled compile(const ProgramSpec& spec, std::string_view architecture, const N
 Program::Program(const ProgramSpec& spec, Compiled compiled)
     : instance_(spec.instance), shared_bytes_(spec.shared_bytes), compiled_(std::move(compiled)) {}
 
+void Program::check_fits(const DeviceProperties& device) const {
+  const int shared = shared_bytes_ + compiled_.report.shared_bytes;
+  if (shared > device.shared_bytes_per_block)
+    throw CompileError(fmt::format("{} needs {} bytes of shared memory, and {} has {} for a block", instance_, shared,
+                                   device.product, device.shared_bytes_per_block));
+}
+
 void Program::load_on(const DeviceProperties& device) const {
   const int ordinal = device.device.ordinal;
   if (function(ordinal) != nullptr) return;
   const std::lock_guard lock(loading_);
   if (function(ordinal) != nullptr) return;
-  const int shared = shared_bytes_ + compiled_.report.shared_bytes;
-  if (shared > device.shared_bytes_per_block)
-    throw CompileError(fmt::format("{} needs {} bytes of shared memory, and {} has {} for a block", instance_, shared,
-                                   device.product, device.shared_bytes_per_block));
   const CurrentDevice current(ordinal);
   const DriverApi& api = driver();
   CUmodule module = nullptr;
@@ -233,9 +259,42 @@ void Program::load_on(const DeviceProperties& device) const {
   functions_[static_cast<size_t>(ordinal)].store(loaded, std::memory_order_release);
 }
 
+DeviceProperties made_up_device(std::string_view architecture) {
+  struct Known {
+    std::string_view architecture, product;
+    int capability, num_units;
+    int64_t cache_bytes, shared_bytes;
+  };
+  static constexpr Known kKnown[] = {{"sm_80", "NVIDIA A100", 80, 108, 40 << 20, 166912},
+                                     {"sm_86", "NVIDIA A10", 86, 72, 6 << 20, 101376},
+                                     {"sm_89", "NVIDIA L40S", 89, 142, 96 << 20, 101376},
+                                     {"sm_90a", "NVIDIA H200", 90, 132, 50 << 20, 232448},
+                                     {"sm_100", "NVIDIA B200", 100, 148, 126 << 20, 232448},
+                                     {"sm_120", "NVIDIA RTX PRO 6000", 120, 188, 128 << 20, 101376}};
+  std::string names;
+  for (const Known& known : kKnown) {
+    if (known.architecture == architecture)
+      return {.device = {DeviceKind::cuda, -1},
+              .product = std::string(known.product),
+              .architecture = fmt::format("sm_{}", known.capability),
+              .num_units = known.num_units,
+              .cache_bytes = known.cache_bytes,
+              .compute_capability = known.capability,
+              .shared_bytes_per_block = known.shared_bytes};
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", known.architecture);
+  }
+  throw InvalidArgument(
+      fmt::format("cuda: the architecture must be one of {}, got '{}'; correct it", names, architecture));
+}
+
+ProgramWatch::ProgramWatch() : outer_(watching) { watching = this; }
+ProgramWatch::~ProgramWatch() { watching = outer_; }
+
 std::shared_ptr<const Program> load_program(const ProgramSpec& spec, const DeviceProperties& device) {
   auto program = find_or_make(spec, architecture_of(device));
-  program->load_on(device);
+  program->check_fits(device);
+  if (device.device.ordinal >= 0) program->load_on(device);
+  if (watching != nullptr) watching->programs.push_back(program);
   return program;
 }
 

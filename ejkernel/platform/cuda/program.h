@@ -67,6 +67,9 @@ struct Compiled {
 /// "sm_90a" on compute capability 9.0, whose kernels use what only that architecture has; "sm_<capability>" elsewhere.
 EJK_API std::string architecture_of(const DeviceProperties& device);
 
+/// What the compiler is told besides the source.
+std::vector<std::string> compile_options(std::string_view architecture);
+
 /// Compiles for an architecture, which needs no device. Throws CompileError with the log's first errors; for spills,
 /// unless `may_spill`; and for a C75xx. Nothing is cached.
 EJK_API Compiled compile(const ProgramSpec& spec, std::string_view architecture, const Nvrtc& nvrtc = cuda::nvrtc());
@@ -80,9 +83,12 @@ class Program {
   const std::string& instance() const { return instance_; }
   const Report& report() const { return compiled_.report; }
   int shared_bytes() const { return shared_bytes_; }
+  double compile_seconds() const { return compiled_.seconds; }  ///< 0: it was in the store
 
-  /// Makes it ready to launch on a device: afterwards launches neither load nor lock. Throws CompileError when it does
-  /// not fit, and Internal when the driver refuses it.
+  /// Throws CompileError when the device has less shared memory than a block takes.
+  void check_fits(const DeviceProperties& device) const;
+  /// Makes it ready to launch on a device: afterwards launches neither load nor lock. Throws Internal when the driver
+  /// refuses it.
   void load_on(const DeviceProperties& device) const;
   /// Null before load_on.
   abi::CUfunction function(int ordinal) const {
@@ -97,9 +103,27 @@ class Program {
   mutable std::array<std::atomic<abi::CUfunction>, kMaxDevices> functions_ = {};
 };
 
-/// The program ready to launch on that device: from memory, else compiled. Threads that ask for the same one at the
-/// same time wait for one compilation; different ones compile in parallel. Throws CompileError.
+/// A device of a named architecture ("sm_80", "sm_90a") that is not here: its number is -1, and programs for it are
+/// compiled and not loaded. InvalidArgument for an architecture that the library knows no device of.
+EJK_API DeviceProperties made_up_device(std::string_view architecture);
+
+/// The program ready to launch on that device: from memory, else from the store, else compiled and put there. Threads
+/// that ask for the same one at the same time wait for one compilation; different ones compile in parallel. Throws
+/// CompileError.
 EJK_API std::shared_ptr<const Program> load_program(const ProgramSpec& spec, const DeviceProperties& device);
+
+/// What load_program gives to this thread while the object lives, in order: the programs behind a kernel's code.
+class EJK_API ProgramWatch {
+ public:
+  ProgramWatch();
+  ~ProgramWatch();
+  ProgramWatch(const ProgramWatch&) = delete;
+  ProgramWatch& operator=(const ProgramWatch&) = delete;
+  std::vector<std::shared_ptr<const Program>> programs;
+
+ private:
+  ProgramWatch* outer_;
+};
 
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;

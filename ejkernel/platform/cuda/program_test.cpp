@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Log, of_a_clean_kernel) {
+TEST(CompilerLog, of_a_clean_kernel) {
   const Report report = parse_log(
       "ptxas info    : 0 bytes gmem\n"
       "ptxas info    : Compiling entry function '_ZN3ejk1fEv' for 'sm_90a'\n"
@@ -26,7 +26,7 @@ TEST(Log, of_a_clean_kernel) {
   EXPECT_TRUE(report.warnings.empty());
 }
 
-TEST(Log, of_a_kernel_that_spills_and_serialises) {
+TEST(CompilerLog, of_a_kernel_that_spills_and_serialises) {
   const Report report = parse_log(
       "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...\n"
       "    40 bytes stack frame, 24 bytes spill stores, 36 bytes spill loads\n"
@@ -41,31 +41,31 @@ TEST(Log, of_a_kernel_that_spills_and_serialises) {
   EXPECT_EQ(report.warnings.size(), 2u);
 }
 
-TEST(Log, may_be_empty_or_cut_short) {
+TEST(CompilerLog, may_be_empty_or_cut_short) {
   EXPECT_EQ(parse_log("").registers, 0);
   EXPECT_EQ(parse_log("registers").registers, 0);
   EXPECT_EQ(parse_log(" bytes smem\n").shared_bytes, 0);
 }
 
-TEST(Architecture, is_specific_on_hopper_only) {
+TEST(CudaArchitecture, is_specific_on_hopper_only) {
   EXPECT_EQ(architecture_of({.compute_capability = 80}), "sm_80");
   EXPECT_EQ(architecture_of({.compute_capability = 90}), "sm_90a");
   EXPECT_EQ(architecture_of({.compute_capability = 100}), "sm_100");
 }
 
-TEST(Sources, include_nothing_that_the_library_does_not_carry) {
+TEST(DeviceSources, include_nothing_that_the_library_does_not_carry) {
   ASSERT_FALSE(sources().empty());
   for (const Source& source : sources()) EXPECT_NO_THROW(reachable_sources(source.path)) << source.path;
 }
 
-TEST(Sources, are_named_by_their_path) {
+TEST(DeviceSources, are_named_by_their_path) {
   const auto found = reachable_sources("ejkernel/platform/cuda/device/empty.cu");
   ASSERT_EQ(found.size(), 1u);
   EXPECT_THAT(std::string(found[0].text), HasSubstr("__global__ void empty()"));
   EXPECT_THROW(reachable_sources("ejkernel/no_such_file.cu"), Internal);
 }
 
-TEST(Sources, digest_depends_on_paths_and_texts) {
+TEST(DeviceSources, digest_depends_on_paths_and_texts) {
   const std::vector<Source> one = {{"a", "text"}}, other_path = {{"b", "text"}}, other_text = {{"a", "texts"}};
   EXPECT_EQ(digest_of(one), digest_of(one));
   EXPECT_FALSE(digest_of(one) == digest_of(other_path));

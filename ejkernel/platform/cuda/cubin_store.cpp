@@ -1,0 +1,92 @@
+#include "ejkernel/platform/cuda/cubin_store.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <ctime>
+
+#include "ejkernel/core/version.h"
+#include "ejkernel/platform/cuda/sources.h"
+
+namespace ejk::cuda {
+namespace {
+
+/// In front of the lowered name and the cubin. Kernels with warnings are not kept: they would be told once and then
+/// never again.
+struct Head {
+  int32_t registers, stack_bytes, spill_store_bytes, spill_load_bytes, shared_bytes;
+  uint32_t name_bytes;
+};
+
+std::string encode(const Compiled& compiled) {
+  const Report& report = compiled.report;
+  const Head head = {report.registers,
+                     report.stack_bytes,
+                     report.spill_store_bytes,
+                     report.spill_load_bytes,
+                     report.shared_bytes,
+                     static_cast<uint32_t>(compiled.lowered_name.size())};
+  std::string value(sizeof(head), '\0');
+  std::memcpy(value.data(), &head, sizeof(head));
+  value += compiled.lowered_name;
+  return value.append(reinterpret_cast<const char*>(compiled.cubin.data()), compiled.cubin.size());
+}
+
+std::optional<Compiled> decode(std::string_view value) {
+  Head head;
+  if (value.size() < sizeof(head)) return std::nullopt;
+  std::memcpy(&head, value.data(), sizeof(head));
+  value.remove_prefix(sizeof(head));
+  if (head.name_bytes > value.size()) return std::nullopt;
+  Compiled compiled;
+  compiled.lowered_name = value.substr(0, head.name_bytes);
+  value.remove_prefix(head.name_bytes);
+  compiled.cubin.resize(value.size());
+  std::memcpy(compiled.cubin.data(), value.data(), value.size());
+  compiled.report.registers = head.registers;
+  compiled.report.stack_bytes = head.stack_bytes;
+  compiled.report.spill_store_bytes = head.spill_store_bytes;
+  compiled.report.spill_load_bytes = head.spill_load_bytes;
+  compiled.report.shared_bytes = head.shared_bytes;
+  return compiled;
+}
+
+std::string when_and_by_whom(std::string_view compiler_version) {
+  return fmt::format("compiled {:%Y-%m-%dT%H:%M:%SZ} by ejkernel {} with NVRTC {}", fmt::gmtime(std::time(nullptr)),
+                     kVersion, compiler_version);
+}
+
+}  // namespace
+
+RecordKey cubin_key(const ProgramSpec& spec, std::string_view architecture, std::string_view compiler_version) {
+  return {.environment = std::string(architecture),
+          .group = std::string(spec.file.substr(spec.file.rfind('/') + 1)),
+          .text = fmt::format("cubin\n{}\n{}\n{}\n{}\nNVRTC {}", to_string(digest_of(reachable_sources(spec.file))),
+                              spec.file, spec.instance, fmt::join(compile_options(architecture), " "), compiler_version)};
+}
+
+std::string compiler_version() {
+  const NvrtcFile* file = nvrtc_file();
+  const RecordKey key = {.environment = "nvrtc", .group = "version", .text = file != nullptr ? file->identity : ""};
+  if (file != nullptr)
+    if (const auto record = store().find(key)) return record->value;
+  const Nvrtc& loaded = nvrtc();
+  std::string version = fmt::format("{}.{}", loaded.major, loaded.minor);
+  store().put(key, {.value = version, .provenance = when_and_by_whom(version)});
+  return version;
+}
+
+std::optional<Compiled> find_cubin(const RecordKey& key) {
+  const auto record = store().find(key);
+  return record ? decode(record->value) : std::nullopt;
+}
+
+void keep_cubin(const RecordKey& key, const Compiled& compiled, std::string_view compiler_version) {
+  if (!compiled.report.warnings.empty()) return;
+  store().put(key, {.value = encode(compiled),
+                    .provenance = fmt::format("{} in {:.3f} s", when_and_by_whom(compiler_version), compiled.seconds)});
+}
+
+}  // namespace ejk::cuda

@@ -1,0 +1,25 @@
+// Compiled kernels in the store: what a process compiled once, later ones load.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ejkernel/core/store.h"
+#include "ejkernel/platform/cuda/program.h"
+
+namespace ejk::cuda {
+
+/// Everything that a cubin depends on: the sources that its file reaches, the instance, the architecture, the options
+/// and the compiler's version.
+RecordKey cubin_key(const ProgramSpec& spec, std::string_view architecture, std::string_view compiler_version);
+
+/// The version of the compiler that the search finds ("13.0"), remembered in the store so that a process that finds all
+/// its kernels there need not load it. Throws Unsupported without a compiler.
+std::string compiler_version();
+
+/// Null when it is not there, or is not what `keep` wrote.
+std::optional<Compiled> find_cubin(const RecordKey& key);
+void keep_cubin(const RecordKey& key, const Compiled& compiled, std::string_view compiler_version);
+
+}  // namespace ejk::cuda

@@ -1,0 +1,67 @@
+// Every CUDA kernel of the library through the oldest and the newest compiler that it works with, on a machine without a
+// GPU: each named problem's instance compiles for each architecture, in registers and without a warning.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "ejkernel/platform/cuda/program.h"
+#include "ejkernel/runtime/registry.h"
+#include "tests/ejk_tool.h"
+#include "tests/support.h"
+
+namespace ejk::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+/// Where `./dev setup nvrtc` puts the compilers.
+std::string compiler(int major) {
+  const std::string folder = major == 12 ? "cuda_nvrtc" : "cu" + std::to_string(major);
+  return kSourceFolder / ".deps/nvrtc" / std::to_string(major) / "nvidia" / folder / "lib" /
+         ("libnvrtc.so." + std::to_string(major));
+}
+
+class CompileKernels : public ::testing::TestWithParam<int> {
+ protected:
+  CompileKernels() : cache(fs::temp_directory_path() / ("ejk_compile_" + std::to_string(getpid()))) {}
+  ~CompileKernels() override { fs::remove_all(cache); }
+  void SetUp() override {
+    if (!fs::exists(compiler(GetParam()))) GTEST_SKIP() << "no " << compiler(GetParam()) << ": ./dev setup nvrtc";
+  }
+  fs::path cache;
+};
+
+TEST_P(CompileKernels, for_every_architecture) {
+  bool any = false;
+  for (const std::string& name : KernelRegistry::instance().names())
+    for (const auto& kernel : KernelRegistry::instance().find(name)->kernels) any |= kernel->prepare != nullptr;
+  if (!any) GTEST_SKIP() << "no kernel of the library is compiled at run time yet";
+  const ProcessResult result = ejk({"compile", "--arch", "sm_80,sm_90a,sm_100"},
+                                   {"EJKERNEL_NVRTC=" + compiler(GetParam()), "EJKERNEL_CACHE_DIR=" + cache.string()});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr(" kernels, 0 refused"));
+}
+
+TEST_P(CompileKernels, an_error_is_told_with_the_compilers_words) {
+  const cuda::Nvrtc nvrtc = cuda::load_nvrtc(compiler(GetParam()));
+  EXPECT_EQ(nvrtc.major, GetParam());
+  constexpr std::string_view kFile = "ejkernel/platform/cuda/device/empty.cu";
+  const cuda::Compiled compiled = cuda::compile({.file = kFile, .instance = "ejk::empty"}, "sm_90a", nvrtc);
+  EXPECT_FALSE(compiled.cubin.empty());
+  EXPECT_THAT(compiled.lowered_name, HasSubstr("empty"));
+  EXPECT_GT(compiled.report.registers, 0);
+  EXPECT_TRUE(compiled.report.warnings.empty());
+  EXPECT_THAT([&] { cuda::compile({.file = kFile, .instance = "ejk::nothing<3>"}, "sm_90a", nvrtc); },
+              ThrowsMessage<cuda::CompileError>(HasSubstr("nothing")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Nvrtc, CompileKernels, ::testing::Values(12, 13),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+}  // namespace
+}  // namespace ejk::testing

@@ -1,0 +1,169 @@
+// ejk compile: the CUDA kernels that named problems get, compiled for any architecture on a machine without a GPU. They
+// are in the store afterwards, and the exit code says whether all are as they were written to be.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/platform/cuda/program.h"
+#include "ejkernel/runtime/registry.h"
+#include "tools/ejk/cases.h"
+#include "tools/ejk/print.h"
+#include "tools/ejk/verbs.h"
+
+namespace ejk::tool {
+namespace {
+
+struct Flags {
+  std::string operation, kernel, case_name, architectures = "sm_90a";
+  bool candidates = false;
+};
+
+/// One problem's tensors as a device that is not here would see them.
+struct Planned {
+  const Operation* operation;
+  std::vector<Tensor> inputs, outputs;
+  ParamsBlock params;
+  CallView view() const { return {inputs, &params, outputs}; }
+};
+
+struct Work {
+  std::shared_ptr<const Planned> problem;
+  std::shared_ptr<const KernelInfo> kernel;
+  const DeviceProperties* device;
+  ConfigBlock config;
+};
+
+/// What became of one instance for one architecture.
+struct Row {
+  std::string kernel, found;
+  bool good = true;
+};
+using Rows = std::map<std::pair<std::string, std::string>, Row>;  // by architecture and instance, or reason
+
+std::vector<DeviceProperties> devices_of(const std::string& list) {
+  std::vector<DeviceProperties> devices;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    devices.push_back(cuda::made_up_device(list.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return devices;
+}
+
+std::shared_ptr<const Planned> planned(const Operation& op, const ToolCall& call, Device device) {
+  auto problem = std::make_shared<Planned>(Planned{&op, call.inputs, {}, call.params});
+  for (Tensor& input : problem->inputs) {
+    input.data = nullptr;
+    input.device = device;
+  }
+  for (const OutputSpec& spec : check_call(op, problem->inputs, problem->params).outputs)
+    problem->outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, device) : Tensor());
+  return problem;
+}
+
+/// The problems of one operation for one device: every CUDA kernel that serves one is compiled for it, first on the list
+/// or not.
+void add_work(const RegisteredOperation& operation, const Flags& flags, const DeviceProperties& device,
+              std::vector<Work>& work) {
+  const Operation& op = *operation.declaration;
+  for (const NamedCase& c : cases_of(op.name)) {
+    if (!flags.case_name.empty() && c.name != flags.case_name) continue;
+    const auto problem = planned(op, make_case(op.name, c.name), device.device);
+    for (const auto& kernel : operation.kernels) {
+      if (kernel->prepare == nullptr || (!flags.kernel.empty() && kernel->name != flags.kernel)) continue;
+      if (!kernel->supports(problem->view(), device).ok) continue;
+      work.push_back({problem, kernel, &device, kernel->heuristic(problem->view(), device)});
+      if (flags.candidates)
+        for (const ConfigBlock& config : kernel->candidates(problem->view(), device))
+          work.push_back({problem, kernel, &device, config});
+    }
+  }
+}
+
+Row row_of(const Operation& op, const KernelInfo& kernel, const cuda::Program& program) {
+  const cuda::Report& report = program.report();
+  Row row = {fmt::format("{} {}", op.name, kernel.name),
+             fmt::format("{:3} registers  {:3} B spilled  {:6} B shared  {}", report.registers,
+                         report.spill_store_bytes + report.spill_load_bytes,
+                         report.shared_bytes + program.shared_bytes(),
+                         program.compile_seconds() > 0 ? fmt::format("{:.2f} s", program.compile_seconds()) : "stored")};
+  for (const std::string& warning : report.warnings) {
+    row.good = false;
+    row.found += "\n      " + warning;
+  }
+  return row;
+}
+
+void compile_one(const Work& work, Rows& rows, std::mutex& mutex) {
+  const Operation& op = *work.problem->operation;
+  const std::string architecture = cuda::architecture_of(*work.device);
+  const cuda::ProgramWatch watch;
+  std::string failure;
+  try {
+    work.kernel->prepare(work.problem->view(), work.config, *work.device);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  const std::lock_guard lock(mutex);
+  for (const auto& program : watch.programs)
+    rows.insert({{architecture, program->instance()}, row_of(op, *work.kernel, *program)});
+  if (!failure.empty())
+    rows.insert({{architecture, failure}, {fmt::format("{} {}", op.name, work.kernel->name), "", false}});
+}
+
+Rows compile_all(const std::vector<Work>& work) {
+  Rows rows;
+  std::mutex mutex;
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    threads.emplace_back([&] {
+      for (size_t at = next++; at < work.size(); at = next++) compile_one(work[at], rows, mutex);
+    });
+  for (std::thread& thread : threads) thread.join();
+  return rows;
+}
+
+int run(const Flags& flags) {
+  const std::vector<DeviceProperties> devices = devices_of(flags.architectures);
+  const KernelRegistry& registry = KernelRegistry::instance();
+  if (!flags.operation.empty()) registry.find(flags.operation);  // known, or says which are
+  if (!flags.case_name.empty()) require_case(flags.operation, flags.case_name);
+  std::vector<Work> work;
+  for (const DeviceProperties& device : devices)
+    for (const std::string& name : registry.names())
+      if (flags.operation.empty() || name == flags.operation) add_work(*registry.find(name), flags, device, work);
+  if (work.empty())
+    throw_invalid("ejk", "the problems", "be served by a CUDA kernel", "none that is",
+                  "name another operation, kernel or case");
+  const Rows rows = compile_all(work);
+  size_t num_bad = 0;
+  for (const auto& [key, row] : rows) {
+    num_bad += !row.good;
+    fmt::print("{}  {:7}  {}  {}  {}\n", row.good ? coloured("ok  ", Colour::green) : coloured("FAIL", Colour::red),
+               key.first, row.kernel, row.found, printable(key.second));
+  }
+  fmt::print("\n{} kernels, {} refused\n", rows.size(), num_bad);
+  return num_bad == 0 ? kOk : kFailed;
+}
+
+}  // namespace
+
+Action declare_compile(Options& options) {
+  const auto flags = std::make_shared<Flags>();
+  options.positional("OP", flags->operation, "only this operation")
+      .value("arch", flags->architectures, "LIST", "sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120 (default: sm_90a)")
+      .value("case", flags->case_name, "NAME", "only this one of the operation's named problems")
+      .value("kernel", flags->kernel, "NAME", "only this kernel")
+      .flag("candidates", flags->candidates, "every config that the tuner may try, not the heuristic's alone");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace ejk::tool
