@@ -1,5 +1,5 @@
-// Every CUDA kernel of the library through the oldest and the newest compiler that it works with, on a machine without a
-// GPU: each named problem's instance compiles for each architecture, in registers and without a warning.
+// Every CUDA kernel of the library through the oldest and the newest compiler that it works with, on a machine without
+// a GPU: each named problem's instance compiles for each architecture, in registers and without a warning.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

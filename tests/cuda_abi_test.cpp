@@ -33,7 +33,7 @@ constexpr bool matches(int (*)(A...), R (*)(B...)) {
 // The macro names the function twice: cuda.h maps some names to versions, and the symbol must be the mapped one.
 #define EJK_TEXT_OF(name) #name
 #define EJK_SYMBOL(name) EJK_TEXT_OF(name)
-#define EJK_EXPECT_MATCH(member, name)                                                               \
+#define EJK_EXPECT_MATCH(member, name)                                                                           \
   static_assert(matches(decltype(DriverApi::member.address)(), static_cast<decltype(&::name)>(nullptr)), #name); \
   EXPECT_STREQ(DriverApi().member.symbol, EJK_SYMBOL(name))
 
@@ -81,12 +81,13 @@ TEST(DriverAbi, functions_are_the_toolkits) {
   EJK_EXPECT_MATCH(launch_kernel, cuLaunchKernel);
   EJK_EXPECT_MATCH(tensor_map_encode_tiled, cuTensorMapEncodeTiled);
   // Newer toolkits map this one to a version that older drivers lack; its arguments did not change.
-  static_assert(matches(decltype(DriverApi::event_elapsed_ms.address)(),
-                        static_cast<decltype(&::cuEventElapsedTime)>(nullptr)));
+  static_assert(
+      matches(decltype(DriverApi::event_elapsed_ms.address)(), static_cast<decltype(&::cuEventElapsedTime)>(nullptr)));
 }
 
 TEST(DriverAbi, structs_and_constants_are_the_toolkits) {
-  static_assert(sizeof(abi::CUtensorMap) == sizeof(::CUtensorMap) && alignof(abi::CUtensorMap) >= alignof(::CUtensorMap));
+  static_assert(sizeof(abi::CUtensorMap) == sizeof(::CUtensorMap) &&
+                alignof(abi::CUtensorMap) >= alignof(::CUtensorMap));
   static_assert(sizeof(abi::CUmemPoolProps) == sizeof(::CUmemPoolProps));
   static_assert(offsetof(abi::CUmemPoolProps, location_id) == offsetof(::CUmemPoolProps, location.id));
   static_assert(offsetof(abi::CUmemPoolProps, max_size) == offsetof(::CUmemPoolProps, maxSize));
@@ -124,7 +125,7 @@ TEST(DriverAbi, structs_and_constants_are_the_toolkits) {
   EJK_EXPECT_EQUAL(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-#define EJK_EXPECT_NVRTC(member, name)                                                                           \
+#define EJK_EXPECT_NVRTC(member, name)                                                                          \
   static_assert(matches(decltype(NvrtcApi::member.address)(), static_cast<decltype(&::name)>(nullptr)), #name); \
   EXPECT_STREQ(NvrtcApi().member.symbol, #name)
 

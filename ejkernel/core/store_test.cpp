@@ -58,8 +58,9 @@ TEST_F(StoreFiles, what_is_put_is_found_by_another_store_of_the_same_root) {
 }
 
 TEST_F(StoreFiles, every_part_of_a_key_counts) {
-  const std::vector<RecordKey> keys = {{"a", "b", "c"}, {"a", "b", "d"}, {"a", "x", "c"}, {"y", "b", "c"}, {"a|", "b", "c"},
-                                       {"a_", "b", "c"}, {"ab", "", "c"}, {"", "", ""}, {std::string(500, 'n'), "b", "c"}};
+  const std::vector<RecordKey> keys = {{"a", "b", "c"}, {"a", "b", "d"},  {"a", "x", "c"},
+                                       {"y", "b", "c"}, {"a|", "b", "c"}, {"a_", "b", "c"},
+                                       {"ab", "", "c"}, {"", "", ""},     {std::string(500, 'n'), "b", "c"}};
   const Store store(root());
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_TRUE(store.put(keys[i], record(std::to_string(i))));
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(store.find(keys[i])->value, std::to_string(i));

@@ -1,9 +1,10 @@
 #include "ejkernel/testing/fake_cuda.h"
 
-#include <atomic>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -34,10 +35,11 @@ struct Function {
 struct State {
   std::recursive_mutex mutex;
   int num_devices = 0;
-  std::map<std::string, int64_t> calls;
+  std::map<std::string_view, int64_t> calls;
   int64_t calls_until_failure = 0;
   int code = 0;
-  bool failed = false, full = false;
+  std::string_view failed = {};
+  bool full = false;
   std::vector<FakeCuda::Launch> launches;
   std::vector<FakeCuda::Map> maps;
   int64_t compilations = 0;
@@ -65,7 +67,7 @@ Handle fresh_handle() {
 int entered(const char* function) {
   ++state->calls[function];
   if (state->calls_until_failure > 0 && --state->calls_until_failure == 0) {
-    state->failed = true;
+    state->failed = function;
     return state->code;
   }
   return 0;
@@ -120,8 +122,8 @@ int launch(CUfunction function, const unsigned (&grid)[3], const unsigned (&bloc
   if (found == state->functions.end()) return kInvalidHandle;
   const Function& f = *found->second;
   if (f.device != device_of(contexts.back()) || !is_stream(stream)) return kInvalidHandle;
-  const bool grid_fits = grid[0] >= 1 && grid[0] <= 0x7fffffff && grid[1] >= 1 && grid[1] <= 65535 && grid[2] >= 1 &&
-                         grid[2] <= 65535;
+  const bool grid_fits =
+      grid[0] >= 1 && grid[0] <= 0x7fffffff && grid[1] >= 1 && grid[1] <= 65535 && grid[2] >= 1 && grid[2] <= 65535;
   const bool block_fits = block[0] >= 1 && block[1] >= 1 && block[2] >= 1 && block[2] <= 64 &&
                           uint64_t{block[0]} * block[1] * block[2] <= 1024;
   if (!grid_fits || !block_fits || static_cast<int>(shared_bytes) > f.shared_bytes) return kInvalidValue;
@@ -135,13 +137,12 @@ int launch(CUfunction function, const unsigned (&grid)[3], const unsigned (&bloc
 /// What the driver's manual demands of a tiled map.
 bool is_valid_map(int type, const FakeCuda::Map& map, const void* base) {
   constexpr int kElementBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
-  if (map.rank < 1 || map.rank > 5 || type < 0 || type > 9 || reinterpret_cast<uintptr_t>(base) % 16 != 0) return false;
-  for (const uint64_t size : map.sizes)
-    if (size < 1 || size > uint64_t{1} << 32) return false;
-  for (const uint64_t stride : map.strides)
-    if (stride % 16 != 0 || stride >= uint64_t{1} << 40) return false;
-  for (const uint32_t extent : map.box)
-    if (extent < 1 || extent > 256) return false;
+  if (type < 0 || type > 9 || reinterpret_cast<uintptr_t>(base) % 16 != 0) return false;
+  for (size_t axis = 0; axis < static_cast<size_t>(map.rank); ++axis) {
+    if (map.sizes[axis] < 1 || map.sizes[axis] > uint64_t{1} << 32) return false;
+    if (map.box[axis] < 1 || map.box[axis] > 256) return false;
+    if (axis > 0 && (map.strides[axis - 1] % 16 != 0 || map.strides[axis - 1] >= uint64_t{1} << 40)) return false;
+  }
   constexpr uint32_t kSwizzleBytes[] = {UINT32_MAX, 32, 64, 128};
   const uint32_t inner = map.box[0] * static_cast<uint32_t>(kElementBytes[type]);
   return inner % 16 == 0 && map.swizzle >= 0 && map.swizzle <= 3 && inner <= kSwizzleBytes[map.swizzle];
@@ -150,9 +151,13 @@ bool is_valid_map(int type, const FakeCuda::Map& map, const void* base) {
 /// A driver whose functions find the fake's state; they stand in the order of DriverApi.
 cuda::DriverApi make_driver() {
   cuda::DriverApi api;
-  api.init.address = [](unsigned) { return called("cuInit", [] { return 0; }, false); };
+  api.init.address = [](unsigned) {
+    return called(
+        "cuInit", [] { return 0; }, false);
+  };
   api.driver_version.address = [](int* version) {
-    return called("cuDriverGetVersion", [&] { return *version = 13000, 0; }, false);
+    return called(
+        "cuDriverGetVersion", [&] { return *version = 13000, 0; }, false);
   };
   api.error_name.address = [](CUresult code, const char** name) {
     *name = code == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_FAKE";
@@ -161,31 +166,38 @@ cuda::DriverApi make_driver() {
   api.error_string.address = [](CUresult, const char** text) { return *text = "as the test wants", 0; };
 
   api.device_count.address = [](int* count) {
-    return called("cuDeviceGetCount", [&] { return *count = state->num_devices, 0; }, false);
+    return called(
+        "cuDeviceGetCount", [&] { return *count = state->num_devices, 0; }, false);
   };
   api.device_get.address = [](CUdevice* device, int ordinal) {
-    return called("cuDeviceGet", [&] { return *device = ordinal, 0; }, false);
+    return called(
+        "cuDeviceGet", [&] { return *device = ordinal, 0; }, false);
   };
   api.device_name.address = [](char* name, int size, CUdevice device) {
-    return called("cuDeviceGetName",
-                  [&] {
-                    std::snprintf(name, static_cast<size_t>(size), "Fake GPU of generation %d.%d",
-                                  cuda::driver_generation(), device / 2);
-                    return 0;
-                  },
-                  false);
+    return called(
+        "cuDeviceGetName",
+        [&] {
+          std::snprintf(name, static_cast<size_t>(size), "Fake GPU of generation %d.%d", cuda::driver_generation(),
+                        device / 2);
+          return 0;
+        },
+        false);
   };
   api.device_attribute.address = [](int* value, int which, CUdevice) {
-    return called("cuDeviceGetAttribute", [&] { return *value = attribute(which), 0; }, false);
+    return called(
+        "cuDeviceGetAttribute", [&] { return *value = attribute(which), 0; }, false);
   };
   api.primary_context_retain.address = [](CUcontext* context, CUdevice device) {
-    return called("cuDevicePrimaryCtxRetain", [&] { return *context = context_of(device), 0; }, false);
+    return called(
+        "cuDevicePrimaryCtxRetain", [&] { return *context = context_of(device), 0; }, false);
   };
   api.context_current.address = [](CUcontext* context) {
-    return called("cuCtxGetCurrent", [&] { return *context = has_context() ? contexts.back() : nullptr, 0; }, false);
+    return called(
+        "cuCtxGetCurrent", [&] { return *context = has_context() ? contexts.back() : nullptr, 0; }, false);
   };
   api.context_push.address = [](CUcontext context) {
-    return called("cuCtxPushCurrent", [&] { return contexts.push_back(context), 0; }, false);
+    return called(
+        "cuCtxPushCurrent", [&] { return contexts.push_back(context), 0; }, false);
   };
   // Not counted: it cannot fail for us, and who undoes something must not be stopped.
   api.context_pop.address = [](CUcontext* context) {
@@ -196,10 +208,12 @@ cuda::DriverApi make_driver() {
   };
 
   api.pool_create.address = [](CUmemoryPool* pool, const CUmemPoolProps*) {
-    return called("cuMemPoolCreate", [&] { return *pool = fresh_handle<CUmemoryPool>(), 0; }, false);
+    return called(
+        "cuMemPoolCreate", [&] { return *pool = fresh_handle<CUmemoryPool>(), 0; }, false);
   };
   api.pool_set_attribute.address = [](CUmemoryPool, int, void*) {
-    return called("cuMemPoolSetAttribute", [] { return 0; }, false);
+    return called(
+        "cuMemPoolSetAttribute", [] { return 0; }, false);
   };
   api.allocate.address = [](CUdeviceptr* block, size_t bytes, CUmemoryPool, CUstream stream) {
     return called("cuMemAllocFromPoolAsync", [&]() -> int {
@@ -258,12 +272,12 @@ cuda::DriverApi make_driver() {
                   [&] { return is_stream(stream) && state->events.count(event) != 0 ? 0 : kInvalidHandle; });
   };
   api.stream_is_capturing.address = [](CUstream stream, int* status) {
-    return called("cuStreamIsCapturing",
-                  [&] { return *status = static_cast<int>(state->capturing.count(stream)), 0; });
+    return called("cuStreamIsCapturing", [&] { return *status = static_cast<int>(state->capturing.count(stream)), 0; });
   };
   api.stream_begin_capture.address = [](CUstream stream, int) {
-    return called("cuStreamBeginCapture",
-                  [&] { return stream != nullptr && is_stream(stream) ? create(state->capturing, stream) : kInvalidValue; });
+    return called("cuStreamBeginCapture", [&] {
+      return stream != nullptr && is_stream(stream) ? create(state->capturing, stream) : kInvalidValue;
+    });
   };
   api.stream_end_capture.address = [](CUstream stream, CUgraph* graph) {
     return called("cuStreamEndCapture", [&]() -> int {
@@ -285,7 +299,8 @@ cuda::DriverApi make_driver() {
     return called("cuEventSynchronize", [&] { return state->events.count(event) != 0 ? 0 : kInvalidHandle; });
   };
   api.event_elapsed_ms.address = [](float* ms, CUevent, CUevent) {
-    return called("cuEventElapsedTime", [&] { return *ms = 1, 0; }, false);
+    return called(
+        "cuEventElapsedTime", [&] { return *ms = 1, 0; }, false);
   };
   api.graph_instantiate.address = [](CUgraphExec* executable, CUgraph graph, unsigned long long) {
     return called("cuGraphInstantiateWithFlags", [&]() -> int {
@@ -344,20 +359,22 @@ cuda::DriverApi make_driver() {
     });
   };
   api.tensor_map_encode_tiled.address = [](CUtensorMap* map, int type, uint32_t rank, void* base, const uint64_t* sizes,
-                                           const uint64_t* strides, const uint32_t* box, const uint32_t*, int, int swizzle,
-                                           int, int) {
-    return called("cuTensorMapEncodeTiled",
-                  [&]() -> int {
-                    FakeCuda::Map made{.rank = static_cast<int>(rank), .swizzle = swizzle};
-                    made.sizes.assign(sizes, sizes + rank);
-                    made.strides.assign(strides, strides + (rank - 1));
-                    made.box.assign(box, box + rank);
-                    if (!is_valid_map(type, made, base)) return kInvalidValue;
-                    state->maps.push_back(made);
-                    std::memset(map, 0, sizeof(*map));
-                    return 0;
-                  },
-                  false);
+                                           const uint64_t* strides, const uint32_t* box, const uint32_t*, int,
+                                           int swizzle, int, int) {
+    return called(
+        "cuTensorMapEncodeTiled",
+        [&]() -> int {
+          FakeCuda::Map made{.rank = static_cast<int>(rank), .swizzle = swizzle};
+          if (rank < 1 || rank > 5) return kInvalidValue;
+          std::copy(sizes, sizes + rank, made.sizes.begin());
+          std::copy(strides, strides + (rank - 1), made.strides.begin());
+          std::copy(box, box + rank, made.box.begin());
+          if (!is_valid_map(type, made, base)) return kInvalidValue;
+          state->maps.push_back(made);
+          std::memset(map, 0, sizeof(*map));
+          return 0;
+        },
+        false);
   };
   return api;
 }
@@ -379,9 +396,10 @@ int compile(FakeProgram& program) {
     return 6;
   }
   const bool spills = contains(program.instance, "spills");
-  program.log = contains(program.instance, "serialises")
-                    ? "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized\n"
-                    : "";
+  program.log =
+      contains(program.instance, "serialises")
+          ? "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized\n"
+          : "";
   program.log += spills ? "    8 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads\n"
                         : "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n";
   program.log += "ptxas info    : Used 64 registers, used 1 barriers, 256 bytes smem\n";
@@ -412,7 +430,9 @@ cuda::Nvrtc make_compiler() {
   api.log_size.address = [](cuda::nvrtcProgram program, size_t* size) {
     return *size = as_fake(program)->log.size() + 1, 0;
   };
-  api.log.address = [](cuda::nvrtcProgram program, char* log) { return std::strcpy(log, as_fake(program)->log.c_str()), 0; };
+  api.log.address = [](cuda::nvrtcProgram program, char* log) {
+    return std::strcpy(log, as_fake(program)->log.c_str()), 0;
+  };
   api.cubin_size.address = [](cuda::nvrtcProgram program, size_t* size) {
     return *size = as_fake(program)->cubin.size(), 0;
   };
@@ -442,6 +462,8 @@ FakeCuda::FakeCuda(int num_devices) {
   use_store(root_ + "/store");
   state = new State;
   state->num_devices = num_devices;
+  state->launches.reserve(1 << 12);
+  state->maps.reserve(1 << 12);
   contexts.clear();
   install();
 }
@@ -474,10 +496,10 @@ void FakeCuda::fail_call(int64_t k, int code) {
   const std::lock_guard lock(state->mutex);
   state->calls_until_failure = k;
   state->code = code;
-  state->failed = false;
+  state->failed = {};
 }
 
-bool FakeCuda::has_failed() const { return state->failed; }
+std::string FakeCuda::failed_call() const { return std::string(state->failed); }
 void FakeCuda::set_out_of_memory(bool full) { state->full = full; }
 const std::vector<FakeCuda::Launch>& FakeCuda::launches() const { return state->launches; }
 const std::vector<FakeCuda::Map>& FakeCuda::maps() const { return state->maps; }

@@ -68,8 +68,8 @@ std::shared_ptr<const Planned> planned(const Operation& op, const ToolCall& call
   return problem;
 }
 
-/// The problems of one operation for one device: every CUDA kernel that serves one is compiled for it, first on the list
-/// or not.
+/// The problems of one operation for one device: every CUDA kernel that serves one is compiled for it, first on the
+/// list or not.
 void add_work(const RegisteredOperation& operation, const Flags& flags, const DeviceProperties& device,
               std::vector<Work>& work) {
   const Operation& op = *operation.declaration;
@@ -89,11 +89,11 @@ void add_work(const RegisteredOperation& operation, const Flags& flags, const De
 
 Row row_of(const Operation& op, const KernelInfo& kernel, const cuda::Program& program) {
   const cuda::Report& report = program.report();
-  Row row = {fmt::format("{} {}", op.name, kernel.name),
-             fmt::format("{:3} registers  {:3} B spilled  {:6} B shared  {}", report.registers,
-                         report.spill_store_bytes + report.spill_load_bytes,
-                         report.shared_bytes + program.shared_bytes(),
-                         program.compile_seconds() > 0 ? fmt::format("{:.2f} s", program.compile_seconds()) : "stored")};
+  Row row = {
+      fmt::format("{} {}", op.name, kernel.name),
+      fmt::format("{:3} registers  {:3} B spilled  {:6} B shared  {}", report.registers,
+                  report.spill_store_bytes + report.spill_load_bytes, report.shared_bytes + program.shared_bytes(),
+                  program.compile_seconds() > 0 ? fmt::format("{:.2f} s", program.compile_seconds()) : "stored")};
   for (const std::string& warning : report.warnings) {
     row.good = false;
     row.found += "\n      " + warning;

@@ -22,12 +22,8 @@ struct Head {
 
 std::string encode(const Compiled& compiled) {
   const Report& report = compiled.report;
-  const Head head = {report.registers,
-                     report.stack_bytes,
-                     report.spill_store_bytes,
-                     report.spill_load_bytes,
-                     report.shared_bytes,
-                     static_cast<uint32_t>(compiled.lowered_name.size())};
+  const Head head = {report.registers,        report.stack_bytes,  report.spill_store_bytes,
+                     report.spill_load_bytes, report.shared_bytes, static_cast<uint32_t>(compiled.lowered_name.size())};
   std::string value(sizeof(head), '\0');
   std::memcpy(value.data(), &head, sizeof(head));
   value += compiled.lowered_name;
@@ -61,10 +57,11 @@ std::string when_and_by_whom(std::string_view compiler_version) {
 }  // namespace
 
 RecordKey cubin_key(const ProgramSpec& spec, std::string_view architecture, std::string_view compiler_version) {
-  return {.environment = std::string(architecture),
-          .group = std::string(spec.file.substr(spec.file.rfind('/') + 1)),
-          .text = fmt::format("cubin\n{}\n{}\n{}\n{}\nNVRTC {}", to_string(digest_of(reachable_sources(spec.file))),
-                              spec.file, spec.instance, fmt::join(compile_options(architecture), " "), compiler_version)};
+  return {
+      .environment = std::string(architecture),
+      .group = std::string(spec.file.substr(spec.file.rfind('/') + 1)),
+      .text = fmt::format("cubin\n{}\n{}\n{}\n{}\nNVRTC {}", to_string(digest_of(reachable_sources(spec.file))),
+                          spec.file, spec.instance, fmt::join(compile_options(architecture), " "), compiler_version)};
 }
 
 std::string compiler_version() {
