@@ -1,0 +1,143 @@
+// Matrix products of a warpgroup (wgmma): D[64, N] += A[64, 16] B[16, N], D in registers, B in shared memory, A in either.
+// N follows from the accumulator: float d[N / 2].
+//
+// Thread t of the warpgroup, in warp w = t / 32 and with lane l = t % 32, holds of D the rows 16 w + l / 4 (elements with
+// bit 1 of their index clear) and 8 below it (set), and of element i the column 8 (i / 4) + 2 (l % 4) + i % 2. Two packed
+// elements of D that way are A's registers of the next product, so that P = softmax(S) never leaves the registers.
+#pragma once
+
+#include "ejkernel/platform/cuda/device/half.cuh"
+#include "ejkernel/platform/cuda/device/mbarrier.cuh"
+#include "ejkernel/platform/cuda/device/target.cuh"
+
+namespace ejk::cuda {
+
+// ---- operands in shared memory: 64-column tiles with 128-byte rows in the 128-byte swizzle, as TMA writes them ----
+
+/// Where an operand lies and how. Moving it costs one addition, for the address stands in the lowest bits.
+struct Operand {
+  uint64 descriptor;
+
+  EJK_DEVICE Operand operator+(int bytes) const { return {descriptor + static_cast<uint64>(bytes >> 4)}; }
+};
+
+/// A tile whose rows run along K: 32 bytes further are the next 16 columns of its 64.
+EJK_DEVICE Operand k_major_operand(const void* tile) {
+  constexpr uint64 kSwizzle128 = 1ull << 62, kRowGroup = 1024 >> 4, kUnused = 1;
+  return {kSwizzle128 | kRowGroup << 32 | kUnused << 16 | (shared_address(tile) & 0x3ffff) >> 4};
+}
+/// A tile whose rows run along N: 2048 bytes further are the next 16 rows. `column_tile_bytes` lie between one 64-column
+/// tile and the next.
+EJK_DEVICE Operand n_major_operand(const void* tile, int column_tile_bytes) {
+  constexpr uint64 kSwizzle128 = 1ull << 62, kRowGroup = 1024 >> 4;
+  return {kSwizzle128 | kRowGroup << 32 | static_cast<uint64>(column_tile_bytes >> 4) << 16 |
+          (shared_address(tile) & 0x3ffff) >> 4};
+}
+enum class Major : int { k, n };
+
+// ---- order ----
+
+/// Before the first product of a batch: registers written so far are what it reads.
+EJK_DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+EJK_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until at most that many committed batches are still running.
+template <int kBatches>
+EJK_DEVICE void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kBatches) : "memory");
+}
+/// Keeps the compiler from moving arithmetic on an accumulator across a wait.
+template <int kCount>
+EJK_DEVICE void pin(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i]));
+}
+
+// ---- the instruction, for each accumulator size ----
+// PTX wants every register by its number, so the operand lists are built from groups of eight.
+
+#define EJK_TEXT_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define EJK_TEXT_16 EJK_TEXT_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define EJK_TEXT_24 EJK_TEXT_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define EJK_TEXT_32 EJK_TEXT_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define EJK_TEXT_40 EJK_TEXT_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define EJK_TEXT_48 EJK_TEXT_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define EJK_TEXT_56 EJK_TEXT_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define EJK_TEXT_64 EJK_TEXT_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define EJK_TEXT_72 EJK_TEXT_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define EJK_TEXT_80 EJK_TEXT_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define EJK_TEXT_88 EJK_TEXT_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define EJK_TEXT_96 EJK_TEXT_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define EJK_TEXT_104 EJK_TEXT_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define EJK_TEXT_112 EJK_TEXT_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define EJK_TEXT_120 EJK_TEXT_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define EJK_TEXT_128 EJK_TEXT_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
+
+#define EJK_D(i)                                                                                                     \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+      "+f"(d[i + 7])
+#define EJK_D_8 EJK_D(0)
+#define EJK_D_16 EJK_D_8, EJK_D(8)
+#define EJK_D_24 EJK_D_16, EJK_D(16)
+#define EJK_D_32 EJK_D_24, EJK_D(24)
+#define EJK_D_40 EJK_D_32, EJK_D(32)
+#define EJK_D_48 EJK_D_40, EJK_D(40)
+#define EJK_D_56 EJK_D_48, EJK_D(48)
+#define EJK_D_64 EJK_D_56, EJK_D(56)
+#define EJK_D_72 EJK_D_64, EJK_D(64)
+#define EJK_D_80 EJK_D_72, EJK_D(72)
+#define EJK_D_88 EJK_D_80, EJK_D(80)
+#define EJK_D_96 EJK_D_88, EJK_D(88)
+#define EJK_D_104 EJK_D_96, EJK_D(96)
+#define EJK_D_112 EJK_D_104, EJK_D(104)
+#define EJK_D_120 EJK_D_112, EJK_D(112)
+#define EJK_D_128 EJK_D_120, EJK_D(120)
+
+// n is the number of columns, r = n / 2 the number of accumulators; r0 to r6 are r, r + 1, …, written out.
+#define EJK_WGMMA_TEXT(types, n, r, a, b, scale, majors) \
+  "{\n.reg .pred keep;\nsetp.ne.b32 keep, " scale ", 0;\n" \
+  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." types " {" EJK_TEXT_##r "}, " a ", " b ", keep, 1, 1" majors ";\n}"
+
+#define EJK_WGMMA(n, r, r0, r1, r2, r3, r4, r5, r6)                                                                  \
+  template <HalfType kType, Major kMajorA = Major::k, Major kMajorB = Major::k>                                      \
+  EJK_DEVICE void multiply_add(float (&d)[r], Operand a, Operand b, bool keep) {                                       \
+    if constexpr (kType == HalfType::bf16)                                                                           \
+      asm volatile(EJK_WGMMA_TEXT("bf16.bf16", n, r, "%" #r0, "%" #r1, "%" #r2, ", %" #r3 ", %" #r4)                 \
+                   : EJK_D_##r                                                                                       \
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorA)), "n"(int(kMajorB)));                          \
+    else                                                                                                             \
+      asm volatile(EJK_WGMMA_TEXT("f16.f16", n, r, "%" #r0, "%" #r1, "%" #r2, ", %" #r3 ", %" #r4)                   \
+                   : EJK_D_##r                                                                                       \
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorA)), "n"(int(kMajorB)));                          \
+  }                                                                                                                  \
+  template <HalfType kType, Major kMajorB = Major::k>                                                                \
+  EJK_DEVICE void multiply_add(float (&d)[r], const uint32* a, Operand b, bool keep) {                                \
+    if constexpr (kType == HalfType::bf16)                                                                           \
+      asm volatile(EJK_WGMMA_TEXT("bf16.bf16", n, r, "{%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}", "%" #r4, "%" #r5,   \
+                                  ", %" #r6)                                                                         \
+                   : EJK_D_##r                                                                                       \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorB)));         \
+    else                                                                                                             \
+      asm volatile(EJK_WGMMA_TEXT("f16.f16", n, r, "{%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}", "%" #r4, "%" #r5,     \
+                                  ", %" #r6)                                                                         \
+                   : EJK_D_##r                                                                                       \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorB)));         \
+  }
+
+/// multiply_add<type, major of A, major of B>(d, a, b, keep): d = (keep ? d : 0) + A B, both operands in shared memory.
+/// multiply_add<type, major of B>(d, a, b, keep): the same with A in four registers.
+EJK_WGMMA(32, 16, 16, 17, 18, 19, 20, 21, 22)
+EJK_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38)
+EJK_WGMMA(80, 40, 40, 41, 42, 43, 44, 45, 46)
+EJK_WGMMA(96, 48, 48, 49, 50, 51, 52, 53, 54)
+EJK_WGMMA(112, 56, 56, 57, 58, 59, 60, 61, 62)
+EJK_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, 70)
+EJK_WGMMA(144, 72, 72, 73, 74, 75, 76, 77, 78)
+EJK_WGMMA(160, 80, 80, 81, 82, 83, 84, 85, 86)
+EJK_WGMMA(176, 88, 88, 89, 90, 91, 92, 93, 94)
+EJK_WGMMA(192, 96, 96, 97, 98, 99, 100, 101, 102)
+EJK_WGMMA(208, 104, 104, 105, 106, 107, 108, 109, 110)
+EJK_WGMMA(224, 112, 112, 113, 114, 115, 116, 117, 118)
+EJK_WGMMA(240, 120, 120, 121, 122, 123, 124, 125, 126)
+EJK_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
+
+}  // namespace ejk::cuda
