@@ -15,10 +15,11 @@ struct FlashForwardVariant {
 
 /// A block computes 64 query rows in each of its `consumers` warpgroups, `block_k` keys at a time.
 struct FlashForwardConfig {
-  int consumers;      ///< 2, 3 or 4 warpgroups
-  int block_k;        ///< keys per step
-  bool ping_pong;     ///< two consumers take turns at the matrix units
-  bool lazy_rescale;  ///< the running maximum follows only when it falls behind by a factor of 2^8
+  int consumers;       ///< 2, 3 or 4 warpgroups
+  int block_k;         ///< keys per step
+  int stages;          ///< blocks of keys, and of values, in shared memory
+  bool lazy_rescale;   ///< the running maximum follows only when it falls behind by a factor of 2^8
+  bool overlap_tiles;  ///< the next tile's first scores are started with this tile's last outputs
 };
 
 }  // namespace ejk

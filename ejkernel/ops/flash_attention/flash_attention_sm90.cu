@@ -43,19 +43,24 @@ struct FlashForwardShape {
   static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
 
   static constexpr int kQueryBytes = kRows * kDim * 2, kBlockBytes = kKeys * kDim * 2;  // of one stage
-  static constexpr int kStages = 2;
+  static constexpr int kStages = kConfig.stages;
   static constexpr int kMaxSharedBytes = 232448;
-  static constexpr int kBarrierBytes = 128;
+  static constexpr int kBarrierBytes = 256;
   // A second query tile lets the next tile's first product start at once; where it does not fit, it has to wait.
-  static constexpr int kQueryStages = 2 * kQueryBytes + 2 * kStages * kBlockBytes + kBarrierBytes <= kMaxSharedBytes ? 2 : 1;
+  static constexpr int kQueryStages =
+      2 * kQueryBytes + 2 * kStages * kBlockBytes + kBarrierBytes <= kMaxSharedBytes ? 2 : 1;
+  // A tile's blocks are counted for all its rows. Where a block is small beside a tile, the consumers of its first rows
+  // let the last blocks pass, which they do not see. They do so before they take any values, so the stages must hold those.
+  static constexpr bool kPassesBlocks =
+      kVariant.causal && kRows >= 2 * kKeys && ceil_div(kRows - 64, kKeys) <= kStages;
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kBlockBytes;
   static constexpr int kBarrierOffset = kValueOffset + kStages * kBlockBytes;
   static constexpr int kSharedBytes = kBarrierOffset + kBarrierBytes;
 
-  // The loading warpgroup gives its registers to the others; together they have 65,536.
+  // The loading warpgroup gives its registers to the others.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static constexpr int kLoaderRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : kConsumers == 3 ? 160 : 112;
-  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static_assert(kLoaderRegisters + kConsumers * kConsumerRegisters <= (kConsumers + 1) * kLaunchRegisters,
                 "asking for more registers than there are waits forever");
   static_assert(kSharedBytes <= kMaxSharedBytes);
@@ -77,16 +82,17 @@ struct FlashForwardBarriers {
   }
 };
 
-/// Every role walks the block's tiles in the same order: `body(tile, blocks)` for those that see a key.
+/// The block's tiles, one after the other. Every role walks them for itself.
 template <FlashForwardVariant kVariant, class Shape>
 struct FlashForwardTiles {
   const FlashSchedule& schedule;
   int round = 0;
+  FlashTile tile = {};
+  int blocks = 0;  ///< of keys that some row of the tile sees
 
-  EJK_DEVICE bool next(FlashTile& tile, int& blocks) {
-    const int index = snake(round++, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-    if (index >= schedule.num_tiles<Shape::kRows>()) return false;
-    tile = schedule.tile<Shape::kRows, kVariant.causal>(index);
+  EJK_DEVICE bool next() {
+    if (!schedule.tile<Shape::kRows, kVariant.causal>(round++, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), tile))
+      return false;
     blocks = schedule.num_blocks<Shape::kRows, Shape::kKeys, kVariant.causal>(tile.first_row);
     return true;
   }
@@ -122,19 +128,17 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
 
   // Values lag one block behind keys, also across tiles: the next tile's first product waits for nothing.
   FlashForwardTiles<kVariant, Shape> tiles{args.schedule};
-  FlashTile tile, previous;
-  int blocks;
+  FlashTile previous;
   bool owes_value = false;
-  while (tiles.next(tile, blocks)) {
-    if (blocks == 0) continue;
-    load_key(tile, blocks - 1);
-    load_query(tile);
+  while (tiles.next()) {
+    load_key(tiles.tile, tiles.blocks - 1);
+    load_query(tiles.tile);
     if (owes_value) load_value(previous, 0);
-    for (int n = blocks - 2; n >= 0; --n) {
-      load_key(tile, n);
-      load_value(tile, n + 1);
+    for (int n = tiles.blocks - 2; n >= 0; --n) {
+      load_key(tiles.tile, n);
+      load_value(tiles.tile, n + 1);
     }
-    previous = tile;
+    previous = tiles.tile;
     owes_value = true;
   }
   if (owes_value) load_value(previous, 0);
@@ -145,6 +149,7 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
 template <FlashForwardVariant kVariant, FlashForwardConfig kConfig>
 struct FlashForwardConsumer {
   using Shape = FlashForwardShape<kVariant, kConfig>;
+  using Tiles = FlashForwardTiles<kVariant, Shape>;
   static constexpr int kScores = Shape::kKeys / 2, kOutputs = Shape::kDim / 2;  // accumulators of one thread
 
   const FlashForwardArguments& args;
@@ -166,6 +171,14 @@ struct FlashForwardConsumer {
 
   EJK_DEVICE void release(Mbarrier& barrier) const {
     if (lane_index() == 0) barrier.arrive();
+  }
+  EJK_DEVICE void release_keys() {
+    release(barriers.key_empty[k.stage]);
+    k.advance();
+  }
+  EJK_DEVICE void release_values() {
+    release(barriers.value_empty[v.stage]);
+    v.advance();
   }
 
   /// S = Q K^T, started.
@@ -229,16 +242,13 @@ struct FlashForwardConsumer {
   template <bool kMasked>
   EJK_DEVICE void step(int n, int row, bool keep) {
     barriers.key_full[k.stage].wait(k.parity);
-    if constexpr (kConfig.ping_pong) sync_barrier(1 + consumer, 2 * kWarpgroupSize);
     start_scores();
     barriers.value_full[v.stage].wait(v.parity);
     start_outputs(keep);
-    if constexpr (kConfig.ping_pong) arrive_barrier(2 - consumer, 2 * kWarpgroupSize);
 
     wait_products<1>();
     pin(scores);
-    release(barriers.key_empty[k.stage]);
-    k.advance();
+    release_keys();
     if constexpr (kMasked) mask(n, row);
     float m[2];
     row_maximum(m);
@@ -247,8 +257,7 @@ struct FlashForwardConsumer {
 
     wait_products<0>();
     pin(outputs);
-    release(barriers.value_empty[v.stage]);
-    v.advance();
+    release_values();
     if (rescale) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -263,21 +272,44 @@ struct FlashForwardConsumer {
     exponentiate();
   }
 
-  EJK_DEVICE void compute(const FlashTile& tile, int blocks) {
-    const int first_row = tile.first_row + 64 * consumer;
-    const int row = first_row + thread_in_warpgroup() / 32 * 16 + lane_index() / 4;
-    const int whole_blocks = args.schedule.num_whole_blocks<Shape::kKeys, kVariant.causal>(first_row);
+  EJK_DEVICE int own_blocks(const Tiles& tiles) const {
+    if (!Shape::kPassesBlocks || first_row(tiles.tile) >= args.schedule.q_len) return tiles.blocks;
+    return args.schedule.num_blocks<64, Shape::kKeys, kVariant.causal>(first_row(tiles.tile));
+  }
+  EJK_DEVICE int first_row(const FlashTile& tile) const { return tile.first_row + 64 * consumer; }
+  /// The first of the thread's two rows; the second lies 8 below.
+  EJK_DEVICE int row_of(const FlashTile& tile) const {
+    return first_row(tile) + thread_in_warpgroup() / 32 * 16 + lane_index() / 4;
+  }
 
+  /// S of the tile's first block, started.
+  EJK_DEVICE void start_tile(const Tiles& tiles) {
+    for (int n = tiles.blocks; n > own_blocks(tiles); --n) {
+      barriers.key_full[k.stage].wait(k.parity);
+      release_keys();
+    }
     queries = k_major_operand(memory) + (q.stage * Shape::kQueryBytes + consumer * 64 * 128);
     barriers.query_full[q.stage].wait(q.parity);
     barriers.key_full[k.stage].wait(k.parity);
     start_scores();
+  }
+  EJK_DEVICE void finish_start() {
     wait_products<0>();
     pin(scores);
-    release(barriers.key_empty[k.stage]);
-    k.advance();
-    int n = blocks - 1;
-    if (n >= whole_blocks) mask(n, row);
+    release_keys();
+  }
+
+  /// Everything between its first scores and its last outputs.
+  EJK_DEVICE bool walk_keys(const Tiles& tiles) {
+    const int row = row_of(tiles.tile);
+    const int whole_blocks = args.schedule.num_whole_blocks<Shape::kKeys, kVariant.causal>(first_row(tiles.tile));
+    int n = own_blocks(tiles);
+    for (int passed = tiles.blocks; passed > n; --passed) {
+      barriers.value_full[v.stage].wait(v.parity);
+      release_values();
+    }
+
+    if (--n >= whole_blocks) mask(n, row);
     float m[2];
     row_maximum(m);
     set_maximum(0, m[0]);
@@ -292,53 +324,74 @@ struct FlashForwardConsumer {
     for (; n >= 0; --n, keep = true) step<false>(n, row, keep);
     release(barriers.query_empty[q.stage]);
     q.advance();
-
-    barriers.value_full[v.stage].wait(v.parity);
-    start_outputs(keep);
-    wait_products<0>();
-    pin(outputs);
-    release(barriers.value_empty[v.stage]);
-    v.advance();
-    finish(tile, row);
-  }
-
-  EJK_DEVICE void finish(const FlashTile& tile, int row) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] = quad_sum(sum[r]);
-      const float factor = sum[r] == 0 ? 0 : 1 / sum[r];
-      char* to = args.out + tile.batch * args.out_batch + tile.head * args.out_head + (row + 8 * r) * args.out_row;
-#pragma unroll
-      for (int group = 0; group < Shape::kDim / 32; ++group) {  // 64 bytes of the row: 16 for each lane of the quad
-        uint32 words[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int i = group * 16 + j * 4 + r * 2;
-          words[j] = pack<kVariant.type>(outputs[i] * factor, outputs[i + 1] * factor);
-        }
-        quad_transpose(words);
-        if (row + 8 * r < args.schedule.q_len)
-          *reinterpret_cast<uint4*>(to + group * 64 + lane_index() % 4 * 16) = make_uint4(words[0], words[1], words[2], words[3]);
-      }
-      if (kVariant.lse && lane_index() % 4 == 0 && row + 8 * r < args.schedule.q_len)
-        args.lse[tile.batch * args.lse_batch + tile.head * args.lse_head + (row + 8 * r) * args.lse_row] =
-            sum[r] == 0 ? kNegativeInfinity : (shift[r] + log2_approximate(sum[r])) * kLn2;
-    }
+    return keep;
   }
 
   EJK_DEVICE void run() {
-    if (kConfig.ping_pong && consumer == 0) arrive_barrier(1, 2 * kWarpgroupSize);
-    FlashForwardTiles<kVariant, Shape> tiles{args.schedule};
-    FlashTile tile;
-    int blocks;
-    while (tiles.next(tile, blocks)) {
-      if (blocks > 0) {
-        compute(tile, blocks);
-      } else {
-        const int row = tile.first_row + 64 * consumer + thread_in_warpgroup() / 32 * 16 + lane_index() / 4;
-        for (float& x : outputs) x = 0;
-        sum[0] = sum[1] = 0;
-        finish(tile, row);
+    Tiles tiles{args.schedule};
+    if (!tiles.next()) return;
+    if constexpr (kConfig.overlap_tiles) {
+      start_tile(tiles);
+      finish_start();
+    }
+    for (bool more = true; more;) {
+      if constexpr (!kConfig.overlap_tiles) {
+        start_tile(tiles);
+        finish_start();
+      }
+      const FlashTile tile = tiles.tile;
+      const bool keep = walk_keys(tiles);
+      if constexpr (kConfig.overlap_tiles) {
+        more = tiles.next();
+        if (more) start_tile(tiles);
+      }
+      start_last_outputs(keep);
+      finish_outputs();
+      if constexpr (kConfig.overlap_tiles) {
+        if (more) finish_start();
+      }
+      store(tile);
+      if constexpr (!kConfig.overlap_tiles) more = tiles.next();
+    }
+  }
+
+  EJK_DEVICE void start_last_outputs(bool keep) {
+    barriers.value_full[v.stage].wait(v.parity);
+    start_outputs(keep);
+  }
+  EJK_DEVICE void finish_outputs() {
+    wait_products<0>();
+    pin(outputs);
+    release_values();
+  }
+
+  EJK_DEVICE void store(const FlashTile& tile) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = row_of(tile) + 8 * r;
+      sum[r] = quad_sum(sum[r]);
+      const float factor = sum[r] == 0 ? 0 : reciprocal_approximate(sum[r]);
+      // Each lane of the quad gets 16 bytes of every 64 of the row.
+      uint32 words[Shape::kDim / 32][4];
+#pragma unroll
+      for (int group = 0; group < Shape::kDim / 32; ++group) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int i = group * 16 + j * 4 + r * 2;
+          words[group][j] = pack<kVariant.type>(outputs[i] * factor, outputs[i + 1] * factor);
+        }
+        quad_transpose(words[group]);
+      }
+      if (row < args.schedule.q_len) {
+        char* to = args.out + tile.batch * args.out_batch + tile.head * args.out_head + row * args.out_row;
+#pragma unroll
+        for (int group = 0; group < Shape::kDim / 32; ++group) {
+          const uint32(&w)[4] = words[group];
+          *reinterpret_cast<uint4*>(to + group * 64 + lane_index() % 4 * 16) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+        if (kVariant.lse && lane_index() % 4 == 0)
+          args.lse[tile.batch * args.lse_batch + tile.head * args.lse_head + row * args.lse_row] =
+              sum[r] == 0 ? kNegativeInfinity : (shift[r] + log2_approximate(sum[r])) * kLn2;
       }
     }
   }
