@@ -102,7 +102,7 @@ Work FlashAttention::work(const Call<FlashAttention>& call) {
 
 std::span<const KernelInfo* const> FlashAttention::kernels() {
   using namespace flash_attention_kernels;
-  static const KernelInfo* const list[] = {&cpu(), &reference()};
+  static const KernelInfo* const list[] = {&cuda_sm90(), &cpu(), &reference()};
   return list;
 }
 

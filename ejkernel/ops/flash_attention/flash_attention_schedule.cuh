@@ -1,5 +1,5 @@
-// Which tile of queries a block computes when, and which blocks of keys that tile sees: arithmetic only, also compiled for
-// the host, where the tests hold it against brute force.
+// Which tile of queries a block computes when, and which blocks of keys that tile sees: arithmetic only, also compiled
+// for the host, where the tests hold it against brute force.
 #pragma once
 
 #include "ejkernel/platform/cuda/device/target.cuh"
@@ -12,8 +12,8 @@ struct FlashTile {
   int first_row;  ///< query position
 };
 
-/// Position in a list of tiles that a block takes in a round. Every second round runs backwards, so that in a list ordered
-/// by length no block gets the longest of every round.
+/// Position in a list of tiles that a block takes in a round. Every second round runs backwards, so that in a list
+/// ordered by length no block gets the longest of every round.
 EJK_DEVICE int snake(int round, int block, int num_blocks) {
   return round * num_blocks + (round % 2 == 0 ? block : num_blocks - 1 - block);
 }
@@ -21,11 +21,14 @@ EJK_DEVICE int snake(int round, int block, int num_blocks) {
 /// The tiles of one call, and who computes which: a fixed plan, balanced by construction, for a counter in memory would
 /// have to be cleared before every launch.
 ///
-/// Without a mask all tiles are equally long, and those of one head follow each other, so that blocks working side by side
-/// read the same keys. With one, tiles are short at the head's beginning and long at its end. Two orders balance that:
+/// Without a mask all tiles are equally long, and those of one head follow each other, so that blocks working side by
+/// side read the same keys. With one, tiles are short at the head's beginning and long at its end. Two orders balance
+/// that:
 ///  - pairs (`heads_per_section` = 0): a block computes a head's m-th tile from either end; all pairs are equally long.
-///  - sections of heads, whose keys stay in the L2 cache together: their tiles by length, from short to long and back in
-///    turns, the last section ending with the shortest. Lengths change slowly along the list, and snake() does the rest.
+///  - sections of heads, whose keys stay in the L2 cache together: their tiles by length, from short to long and back
+///  in
+///    turns, the last section ending with the shortest. Lengths change slowly along the list, and snake() does the
+///    rest.
 struct FlashSchedule {
   int q_len, kv_len;  ///< kv_len: without keys that no query sees
   int diagonal;       ///< causal: key j is visible to query i iff j <= i + diagonal
@@ -51,7 +54,8 @@ struct FlashSchedule {
       if (pair >= pairs * heads) return false;
       head = pair / pairs;
       row = round % 2 == 0 ? tiles - 1 - pair % pairs : pair % pairs;
-      if (round % 2 == 1 && row == tiles / 2) row = tiles;  // the middle tile has no other: one without rows stands for it
+      if (round % 2 == 1 && row == tiles / 2)
+        row = tiles;  // the middle tile has no other: one without rows stands for it
     } else {
       const int index = snake(round, block, num_blocks);
       if (index >= tiles * heads) return false;
@@ -71,8 +75,8 @@ struct FlashSchedule {
     return true;
   }
 
-  /// Blocks of `kKeys` keys, from the first, that some of the rows [first, first + kRows) see. At least one, so that rows
-  /// that see nothing need no code of their own: the whole block is masked for them.
+  /// Blocks of `kKeys` keys, from the first, that some of the rows [first, first + kRows) see. At least one, so that
+  /// rows that see nothing need no code of their own: the whole block is masked for them.
   template <int kRows, int kKeys, bool kCausal>
   EJK_DEVICE int num_blocks(int first) const {
     int keys = kv_len;

@@ -1,6 +1,6 @@
-// Forward attention on Hopper. One warpgroup loads tiles by TMA, the others compute: each owns 64 query rows and walks the
-// keys from the last visible block to the first. While the matrix units work on the scores of the next block and on P V of
-// this one, the warpgroup's other units work on the softmax between them:
+// Forward attention on Hopper. One warpgroup loads tiles by TMA, the others compute: each owns 64 query rows and walks
+// the keys from the last visible block to the first. While the matrix units work on the scores of the next block and on
+// P V of this one, the warpgroup's other units work on the softmax between them:
 //
 //     S = Q K^T         of block n - 1, started first
 //     O = O + P V       of block n, started behind it
@@ -8,8 +8,8 @@
 //
 // The scheme is FlashAttention-3's (arXiv:2407.08608); docs/kernels/flash_attention_sm90.md has the measurements behind
 // every choice.
+#include "ejkernel/ops/flash_attention/flash_attention_arguments.cuh"
 #include "ejkernel/ops/flash_attention/flash_attention_config.h"
-#include "ejkernel/ops/flash_attention/flash_attention_schedule.cuh"
 #include "ejkernel/platform/cuda/device/half.cuh"
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
 #include "ejkernel/platform/cuda/device/tma.cuh"
@@ -20,70 +20,37 @@ namespace ejk {
 
 using namespace cuda;
 
-/// What the host half passes (FlashForwardArguments in flash_attention_cuda.cpp, field by field).
-struct FlashForwardArguments {
-  TensorMap query, key, value;  // [64, rows, head_dim / 64, heads, batch]
-  char* out;
-  float* lse;
-  int64 out_row, out_head, out_batch;  // strides in bytes
-  int64 lse_row, lse_head, lse_batch;  // strides in elements
-  FlashSchedule schedule;
-  int queries_per_kv_head;
-  float scale_log2;  // softmax_scale * log2(e): exponents are powers of two
-};
-
 constexpr float kNegativeInfinity = __builtin_bit_cast(float, 0xff800000u);
 constexpr float kLn2 = 0.693147180559945309f;
 
-/// Sizes that follow from the template arguments, and where everything lies in shared memory.
-template <FlashForwardVariant kVariant, FlashForwardConfig kConfig>
-struct FlashForwardShape {
-  static constexpr int kDim = kVariant.head_dim, kKeys = kConfig.block_k, kConsumers = kConfig.consumers;
-  static constexpr int kRows = 64 * kConsumers;
-  static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
+// The loading warpgroup gives its registers to the others.
+constexpr int kLoaderRegisters[] = {0, 0, 24, 32, 32};  // by the number of consumers
+constexpr int kConsumerRegisters[] = {0, 0, 240, 160, 112};
+constexpr bool registers_suffice(int consumers) {
+  const int at_launch = 65536 / (kWarpgroupSize * (consumers + 1)) / 8 * 8;
+  return kLoaderRegisters[consumers] + consumers * kConsumerRegisters[consumers] <= (consumers + 1) * at_launch;
+}
+static_assert(registers_suffice(2) && registers_suffice(3) && registers_suffice(4),
+              "asking for more registers than there are waits forever");
 
-  static constexpr int kQueryBytes = kRows * kDim * 2, kBlockBytes = kKeys * kDim * 2;  // of one stage
-  static constexpr int kStages = kConfig.stages;
-  static constexpr int kMaxSharedBytes = 232448;
-  static constexpr int kBarrierBytes = 256;
-  // A second query tile lets the next tile's first product start at once; where it does not fit, it has to wait.
-  static constexpr int kQueryStages =
-      2 * kQueryBytes + 2 * kStages * kBlockBytes + kBarrierBytes <= kMaxSharedBytes ? 2 : 1;
-  // A tile's blocks are counted for all its rows. Where a block is small beside a tile, the consumers of its first rows
-  // let the last blocks pass, which they do not see. They do so before they take any values, so the stages must hold those.
-  static constexpr bool kPassesBlocks =
-      kVariant.causal && kRows >= 2 * kKeys && ceil_div(kRows - 64, kKeys) <= kStages;
-  static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kBlockBytes;
-  static constexpr int kBarrierOffset = kValueOffset + kStages * kBlockBytes;
-  static constexpr int kSharedBytes = kBarrierOffset + kBarrierBytes;
-
-  // The loading warpgroup gives its registers to the others.
-  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kLoaderRegisters = kConsumers == 2 ? 24 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : kConsumers == 3 ? 160 : 112;
-  static_assert(kLoaderRegisters + kConsumers * kConsumerRegisters <= (kConsumers + 1) * kLaunchRegisters,
-                "asking for more registers than there are waits forever");
-  static_assert(kSharedBytes <= kMaxSharedBytes);
-};
-
-template <class Shape>
+template <FlashForwardShape kShape>
 struct FlashForwardBarriers {
-  Mbarrier query_full[Shape::kQueryStages], query_empty[Shape::kQueryStages];
-  Mbarrier key_full[Shape::kStages], key_empty[Shape::kStages];
-  Mbarrier value_full[Shape::kStages], value_empty[Shape::kStages];
+  Mbarrier query_full[kShape.query_stages], query_empty[kShape.query_stages];
+  Mbarrier key_full[kShape.stages], key_empty[kShape.stages];
+  Mbarrier value_full[kShape.stages], value_empty[kShape.stages];
 
   EJK_DEVICE void init() {
-    for (int i = 0; i < Shape::kQueryStages; ++i) query_full[i].init(1), query_empty[i].init(4 * Shape::kConsumers);
-    for (int i = 0; i < Shape::kStages; ++i) {
-      key_full[i].init(1), key_empty[i].init(4 * Shape::kConsumers);
-      value_full[i].init(1), value_empty[i].init(4 * Shape::kConsumers);
+    for (int i = 0; i < kShape.query_stages; ++i) query_full[i].init(1), query_empty[i].init(4 * kShape.consumers);
+    for (int i = 0; i < kShape.stages; ++i) {
+      key_full[i].init(1), key_empty[i].init(4 * kShape.consumers);
+      value_full[i].init(1), value_empty[i].init(4 * kShape.consumers);
     }
     fence_barrier_init();
   }
 };
 
 /// The block's tiles, one after the other. Every role walks them for itself.
-template <FlashForwardVariant kVariant, class Shape>
+template <FlashForwardVariant kVariant, FlashForwardShape kShape>
 struct FlashForwardTiles {
   const FlashSchedule& schedule;
   int round = 0;
@@ -91,43 +58,44 @@ struct FlashForwardTiles {
   int blocks = 0;  ///< of keys that some row of the tile sees
 
   EJK_DEVICE bool next() {
-    if (!schedule.tile<Shape::kRows, kVariant.causal>(round++, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), tile))
+    if (!schedule.tile<kShape.rows, kVariant.causal>(round++, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+                                                     tile))
       return false;
-    blocks = schedule.num_blocks<Shape::kRows, Shape::kKeys, kVariant.causal>(tile.first_row);
+    blocks = schedule.num_blocks<kShape.rows, kShape.keys, kVariant.causal>(tile.first_row);
     return true;
   }
 };
 
 // ---- loading ----
 
-template <FlashForwardVariant kVariant, class Shape>
-EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, FlashForwardBarriers<Shape>& barriers) {
-  RingPosition<Shape::kQueryStages> q;
-  RingPosition<Shape::kStages> k, v;
+template <FlashForwardVariant kVariant, FlashForwardShape kShape>
+EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, FlashForwardBarriers<kShape>& barriers) {
+  RingPosition<kShape.query_stages> q;
+  RingPosition<kShape.stages> k, v;
   const auto load_query = [&](const FlashTile& tile) {
     barriers.query_empty[q.stage].wait(q.parity ^ 1);
-    barriers.query_full[q.stage].arrive_expecting(Shape::kQueryBytes);
-    load_tile(memory + q.stage * Shape::kQueryBytes, args.query, barriers.query_full[q.stage], 0, tile.first_row, 0,
+    barriers.query_full[q.stage].arrive_expecting(kShape.query_bytes);
+    load_tile(memory + q.stage * kShape.query_bytes, args.query, barriers.query_full[q.stage], 0, tile.first_row, 0,
               tile.head, tile.batch);
     q.advance();
   };
   const auto load_key = [&](const FlashTile& tile, int block) {
     barriers.key_empty[k.stage].wait(k.parity ^ 1);
-    barriers.key_full[k.stage].arrive_expecting(Shape::kBlockBytes);
-    load_tile(memory + Shape::kKeyOffset + k.stage * Shape::kBlockBytes, args.key, barriers.key_full[k.stage], 0,
-              block * Shape::kKeys, 0, tile.head / args.queries_per_kv_head, tile.batch);
+    barriers.key_full[k.stage].arrive_expecting(kShape.block_bytes);
+    load_tile(memory + kShape.key_offset + k.stage * kShape.block_bytes, args.key, barriers.key_full[k.stage], 0,
+              block * kShape.keys, 0, tile.head / args.queries_per_kv_head, tile.batch);
     k.advance();
   };
   const auto load_value = [&](const FlashTile& tile, int block) {
     barriers.value_empty[v.stage].wait(v.parity ^ 1);
-    barriers.value_full[v.stage].arrive_expecting(Shape::kBlockBytes);
-    load_tile(memory + Shape::kValueOffset + v.stage * Shape::kBlockBytes, args.value, barriers.value_full[v.stage], 0,
-              block * Shape::kKeys, 0, tile.head / args.queries_per_kv_head, tile.batch);
+    barriers.value_full[v.stage].arrive_expecting(kShape.block_bytes);
+    load_tile(memory + kShape.value_offset + v.stage * kShape.block_bytes, args.value, barriers.value_full[v.stage], 0,
+              block * kShape.keys, 0, tile.head / args.queries_per_kv_head, tile.batch);
     v.advance();
   };
 
   // Values lag one block behind keys, also across tiles: the next tile's first product waits for nothing.
-  FlashForwardTiles<kVariant, Shape> tiles{args.schedule};
+  FlashForwardTiles<kVariant, kShape> tiles{args.schedule};
   FlashTile previous;
   bool owes_value = false;
   while (tiles.next()) {
@@ -148,25 +116,26 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
 
 template <FlashForwardVariant kVariant, FlashForwardConfig kConfig>
 struct FlashForwardConsumer {
-  using Shape = FlashForwardShape<kVariant, kConfig>;
-  using Tiles = FlashForwardTiles<kVariant, Shape>;
-  static constexpr int kScores = Shape::kKeys / 2, kOutputs = Shape::kDim / 2;  // accumulators of one thread
+  static constexpr FlashForwardShape kShape{kVariant, kConfig};
+  using Tiles = FlashForwardTiles<kVariant, kShape>;
+  static constexpr int kScores = kShape.keys / 2, kOutputs = kShape.dim / 2;  // accumulators of one thread
 
   const FlashForwardArguments& args;
   char* memory;
-  FlashForwardBarriers<Shape>& barriers;
+  FlashForwardBarriers<kShape>& barriers;
   int consumer;  ///< of the block's
 
-  RingPosition<Shape::kQueryStages> q = {};
-  RingPosition<Shape::kStages> k = {}, v = {};
+  RingPosition<kShape.query_stages> q = {};
+  RingPosition<kShape.stages> k = {}, v = {};
   Operand queries = {};  ///< of this consumer, in the current stage
-  Operand first_keys = k_major_operand(memory + Shape::kKeyOffset);
-  Operand first_values = n_major_operand(memory + Shape::kValueOffset, Shape::kKeys * 128);
+  Operand first_keys = k_major_operand(memory + kShape.key_offset);
+  Operand first_values = n_major_operand(memory + kShape.value_offset, kShape.keys * 128);
 
   float scores[kScores];
   uint32 weights[kScores / 2];  ///< P, packed: the left operand of P V
   float outputs[kOutputs];
-  // Of the thread's two rows. Exponents are taken as scores * scale_log2 - shift; a row that has seen nothing keeps shift 0.
+  // Of the thread's two rows. Exponents are taken as scores * scale_log2 - shift; a row that has seen nothing keeps
+  // shift 0.
   float maximum[2], shift[2], sum[2];
 
   EJK_DEVICE void release(Mbarrier& barrier) const {
@@ -183,30 +152,30 @@ struct FlashForwardConsumer {
 
   /// S = Q K^T, started.
   EJK_DEVICE void start_scores() {
-    const Operand keys = first_keys + k.stage * Shape::kBlockBytes;
+    const Operand keys = first_keys + k.stage * kShape.block_bytes;
     begin_products();
 #pragma unroll
-    for (int step = 0; step < Shape::kDim / 16; ++step) {
+    for (int step = 0; step < kShape.dim / 16; ++step) {
       const int tile = step / 4, column = step % 4 * 32;
-      multiply_add<kVariant.type>(scores, queries + (tile * Shape::kRows * 128 + column),
-                                  keys + (tile * Shape::kKeys * 128 + column), step > 0);
+      multiply_add<kVariant.type>(scores, queries + (tile * kShape.rows * 128 + column),
+                                  keys + (tile * kShape.keys * 128 + column), step > 0);
     }
     commit_products();
   }
 
   /// O = O + P V, started.
   EJK_DEVICE void start_outputs(bool keep) {
-    const Operand values = first_values + v.stage * Shape::kBlockBytes;
+    const Operand values = first_values + v.stage * kShape.block_bytes;
     begin_products();
 #pragma unroll
-    for (int step = 0; step < Shape::kKeys / 16; ++step)
+    for (int step = 0; step < kShape.keys / 16; ++step)
       multiply_add<kVariant.type, Major::n>(outputs, weights + 4 * step, values + step * 2048, keep || step > 0);
     commit_products();
   }
 
   /// Scores of keys that a row does not see become -inf.
   EJK_DEVICE void mask(int block, int row) {
-    const int first_key = block * Shape::kKeys + lane_index() % 4 * 2;
+    const int first_key = block * kShape.keys + lane_index() % 4 * 2;
     const int visible[2] = {args.schedule.num_keys<kVariant.causal>(row) - first_key,
                             args.schedule.num_keys<kVariant.causal>(row + 8) - first_key};
 #pragma unroll
@@ -273,8 +242,8 @@ struct FlashForwardConsumer {
   }
 
   EJK_DEVICE int own_blocks(const Tiles& tiles) const {
-    if (!Shape::kPassesBlocks || first_row(tiles.tile) >= args.schedule.q_len) return tiles.blocks;
-    return args.schedule.num_blocks<64, Shape::kKeys, kVariant.causal>(first_row(tiles.tile));
+    if (!kShape.passes_blocks || first_row(tiles.tile) >= args.schedule.q_len) return tiles.blocks;
+    return args.schedule.num_blocks<64, kShape.keys, kVariant.causal>(first_row(tiles.tile));
   }
   EJK_DEVICE int first_row(const FlashTile& tile) const { return tile.first_row + 64 * consumer; }
   /// The first of the thread's two rows; the second lies 8 below.
@@ -282,28 +251,21 @@ struct FlashForwardConsumer {
     return first_row(tile) + thread_in_warpgroup() / 32 * 16 + lane_index() / 4;
   }
 
-  /// S of the tile's first block, started.
-  EJK_DEVICE void start_tile(const Tiles& tiles) {
-    for (int n = tiles.blocks; n > own_blocks(tiles); --n) {
+  EJK_DEVICE void compute(const Tiles& tiles) {
+    const int row = row_of(tiles.tile);
+    const int whole_blocks = args.schedule.num_whole_blocks<kShape.keys, kVariant.causal>(first_row(tiles.tile));
+    int n = own_blocks(tiles);
+    for (int passed = tiles.blocks; passed > n; --passed) {
       barriers.key_full[k.stage].wait(k.parity);
       release_keys();
     }
-    queries = k_major_operand(memory) + (q.stage * Shape::kQueryBytes + consumer * 64 * 128);
+    queries = k_major_operand(memory) + (q.stage * kShape.query_bytes + consumer * 64 * 128);
     barriers.query_full[q.stage].wait(q.parity);
     barriers.key_full[k.stage].wait(k.parity);
     start_scores();
-  }
-  EJK_DEVICE void finish_start() {
     wait_products<0>();
     pin(scores);
     release_keys();
-  }
-
-  /// Everything between its first scores and its last outputs.
-  EJK_DEVICE bool walk_keys(const Tiles& tiles) {
-    const int row = row_of(tiles.tile);
-    const int whole_blocks = args.schedule.num_whole_blocks<Shape::kKeys, kVariant.causal>(first_row(tiles.tile));
-    int n = own_blocks(tiles);
     for (int passed = tiles.blocks; passed > n; --passed) {
       barriers.value_full[v.stage].wait(v.parity);
       release_values();
@@ -324,45 +286,18 @@ struct FlashForwardConsumer {
     for (; n >= 0; --n, keep = true) step<false>(n, row, keep);
     release(barriers.query_empty[q.stage]);
     q.advance();
-    return keep;
+
+    barriers.value_full[v.stage].wait(v.parity);
+    start_outputs(keep);
+    wait_products<0>();
+    pin(outputs);
+    release_values();
+    store(tiles.tile);
   }
 
   EJK_DEVICE void run() {
     Tiles tiles{args.schedule};
-    if (!tiles.next()) return;
-    if constexpr (kConfig.overlap_tiles) {
-      start_tile(tiles);
-      finish_start();
-    }
-    for (bool more = true; more;) {
-      if constexpr (!kConfig.overlap_tiles) {
-        start_tile(tiles);
-        finish_start();
-      }
-      const FlashTile tile = tiles.tile;
-      const bool keep = walk_keys(tiles);
-      if constexpr (kConfig.overlap_tiles) {
-        more = tiles.next();
-        if (more) start_tile(tiles);
-      }
-      start_last_outputs(keep);
-      finish_outputs();
-      if constexpr (kConfig.overlap_tiles) {
-        if (more) finish_start();
-      }
-      store(tile);
-      if constexpr (!kConfig.overlap_tiles) more = tiles.next();
-    }
-  }
-
-  EJK_DEVICE void start_last_outputs(bool keep) {
-    barriers.value_full[v.stage].wait(v.parity);
-    start_outputs(keep);
-  }
-  EJK_DEVICE void finish_outputs() {
-    wait_products<0>();
-    pin(outputs);
-    release_values();
+    for (bool more = tiles.next(); more; more = tiles.next()) compute(tiles);
   }
 
   EJK_DEVICE void store(const FlashTile& tile) {
@@ -372,9 +307,9 @@ struct FlashForwardConsumer {
       sum[r] = quad_sum(sum[r]);
       const float factor = sum[r] == 0 ? 0 : reciprocal_approximate(sum[r]);
       // Each lane of the quad gets 16 bytes of every 64 of the row.
-      uint32 words[Shape::kDim / 32][4];
+      uint32 words[kShape.dim / 32][4];
 #pragma unroll
-      for (int group = 0; group < Shape::kDim / 32; ++group) {
+      for (int group = 0; group < kShape.dim / 32; ++group) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const int i = group * 16 + j * 4 + r * 2;
@@ -385,11 +320,11 @@ struct FlashForwardConsumer {
       if (row < args.schedule.q_len) {
         char* to = args.out + tile.batch * args.out_batch + tile.head * args.out_head + row * args.out_row;
 #pragma unroll
-        for (int group = 0; group < Shape::kDim / 32; ++group) {
+        for (int group = 0; group < kShape.dim / 32; ++group) {
           const uint32(&w)[4] = words[group];
           *reinterpret_cast<uint4*>(to + group * 64 + lane_index() % 4 * 16) = make_uint4(w[0], w[1], w[2], w[3]);
         }
-        if (kVariant.lse && lane_index() % 4 == 0)
+        if (args.lse != nullptr && lane_index() % 4 == 0)
           args.lse[tile.batch * args.lse_batch + tile.head * args.lse_head + row * args.lse_row] =
               sum[r] == 0 ? kNegativeInfinity : (shift[r] + log2_approximate(sum[r])) * kLn2;
       }
@@ -398,20 +333,20 @@ struct FlashForwardConsumer {
 };
 
 template <FlashForwardVariant kVariant, FlashForwardConfig kConfig>
-__global__ void __launch_bounds__(FlashForwardShape<kVariant, kConfig>::kThreads, 1)
+__global__ void __launch_bounds__(FlashForwardShape(kVariant, kConfig).threads, 1)
     flash_attention_forward(const __grid_constant__ FlashForwardArguments args) {
-  using Shape = FlashForwardShape<kVariant, kConfig>;
+  static constexpr FlashForwardShape kShape{kVariant, kConfig};
   extern __shared__ __align__(1024) char memory[];
-  auto& barriers = *reinterpret_cast<FlashForwardBarriers<Shape>*>(memory + Shape::kBarrierOffset);
+  auto& barriers = *reinterpret_cast<FlashForwardBarriers<kShape>*>(memory + kShape.barrier_offset);
   if (threadIdx.x == 0) barriers.init();
   __syncthreads();
 
   const int role = warpgroup_index();
   if (role == 0) {
-    give_registers<Shape::kLoaderRegisters>();
-    if (threadIdx.x == 0) load_tiles<kVariant, Shape>(args, memory, barriers);
+    give_registers<kLoaderRegisters[kShape.consumers]>();
+    if (threadIdx.x == 0) load_tiles<kVariant, kShape>(args, memory, barriers);
   } else {
-    take_registers<Shape::kConsumerRegisters>();
+    take_registers<kConsumerRegisters[kShape.consumers]>();
     FlashForwardConsumer<kVariant, kConfig>{args, memory, barriers, role - 1}.run();
   }
 }

@@ -6,12 +6,9 @@
 #include <span>
 
 #include "ejkernel/core/dtype.h"
+#include "ejkernel/platform/cuda/device/tensor_map.cuh"
 
 namespace ejk::cuda {
-
-struct alignas(64) TensorMap {
-  std::byte bytes[128];
-};
 
 /// A tiled map of up to 5 axes, innermost first: `sizes` and `box` in elements, `strides` in bytes (of axes 1 to
 /// rank - 1). What a box reads outside of the tensor is zero; what it writes there is dropped. `swizzle_bytes` is 0,

@@ -1,5 +1,6 @@
-// Shared-memory barriers of Hopper (mbarrier): a phase completes when all expected threads have arrived and all announced
-// bytes have landed. A ring of stages guarded by a full and an empty barrier each is how a loading warp feeds computing ones.
+// Shared-memory barriers of Hopper (mbarrier): a phase completes when all expected threads have arrived and all
+// announced bytes have landed. A ring of stages guarded by a full and an empty barrier each is how a loading warp feeds
+// computing ones.
 #pragma once
 
 #include "ejkernel/platform/cuda/device/target.cuh"
@@ -7,9 +8,7 @@
 namespace ejk::cuda {
 
 /// Address of an object in shared memory as PTX takes it.
-EJK_DEVICE uint32 shared_address(const void* object) {
-  return static_cast<uint32>(__cvta_generic_to_shared(object));
-}
+EJK_DEVICE uint32 shared_address(const void* object) { return static_cast<uint32>(__cvta_generic_to_shared(object)); }
 
 struct Mbarrier {
   uint64 word;

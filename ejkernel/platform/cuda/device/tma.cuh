@@ -3,14 +3,9 @@
 
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
 #include "ejkernel/platform/cuda/device/target.cuh"
+#include "ejkernel/platform/cuda/device/tensor_map.cuh"
 
 namespace ejk::cuda {
-
-/// What the host's TensorMap (platform/cuda/tensor_map.h) is on the device. It travels inside a __grid_constant__ kernel
-/// parameter, whose address the copy engine reads directly.
-struct alignas(64) TensorMap {
-  char bytes[128];
-};
 
 /// Loads the box at these coordinates (innermost first) into `to`; `full` learns of its bytes. What lies outside the
 /// tensor arrives as zeros.

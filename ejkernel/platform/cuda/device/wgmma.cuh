@@ -1,9 +1,10 @@
-// Matrix products of a warpgroup (wgmma): D[64, N] += A[64, 16] B[16, N], D in registers, B in shared memory, A in either.
-// N follows from the accumulator: float d[N / 2].
+// Matrix products of a warpgroup (wgmma): D[64, N] += A[64, 16] B[16, N], D in registers, B in shared memory, A in
+// either. N follows from the accumulator: float d[N / 2].
 //
-// Thread t of the warpgroup, in warp w = t / 32 and with lane l = t % 32, holds of D the rows 16 w + l / 4 (elements with
-// bit 1 of their index clear) and 8 below it (set), and of element i the column 8 (i / 4) + 2 (l % 4) + i % 2. Two packed
-// elements of D that way are A's registers of the next product, so that P = softmax(S) never leaves the registers.
+// Thread t of the warpgroup, in warp w = t / 32 and with lane l = t % 32, holds of D the rows 16 w + l / 4 (elements
+// with bit 1 of their index clear) and 8 below it (set), and of element i the column 8 (i / 4) + 2 (l % 4) + i % 2. Two
+// packed elements of D that way are A's registers of the next product, so that P = softmax(S) never leaves the
+// registers.
 #pragma once
 
 #include "ejkernel/platform/cuda/device/half.cuh"
@@ -26,8 +27,8 @@ EJK_DEVICE Operand k_major_operand(const void* tile) {
   constexpr uint64 kSwizzle128 = 1ull << 62, kRowGroup = 1024 >> 4, kUnused = 1;
   return {kSwizzle128 | kRowGroup << 32 | kUnused << 16 | (shared_address(tile) & 0x3ffff) >> 4};
 }
-/// A tile whose rows run along N: 2048 bytes further are the next 16 rows. `column_tile_bytes` lie between one 64-column
-/// tile and the next.
+/// A tile whose rows run along N: 2048 bytes further are the next 16 rows. `column_tile_bytes` lie between one
+/// 64-column tile and the next.
 EJK_DEVICE Operand n_major_operand(const void* tile, int column_tile_bytes) {
   constexpr uint64 kSwizzle128 = 1ull << 62, kRowGroup = 1024 >> 4;
   return {kSwizzle128 | kRowGroup << 32 | static_cast<uint64>(column_tile_bytes >> 4) << 16 |
@@ -72,8 +73,8 @@ EJK_DEVICE void pin(float (&d)[kCount]) {
 #define EJK_TEXT_120 EJK_TEXT_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define EJK_TEXT_128 EJK_TEXT_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-#define EJK_D(i)                                                                                                     \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+#define EJK_D(i)                                                                                              \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
 #define EJK_D_8 EJK_D(0)
 #define EJK_D_16 EJK_D_8, EJK_D(8)
@@ -93,34 +94,36 @@ EJK_DEVICE void pin(float (&d)[kCount]) {
 #define EJK_D_128 EJK_D_120, EJK_D(120)
 
 // n is the number of columns, r = n / 2 the number of accumulators; r0 to r6 are r, r + 1, …, written out.
-#define EJK_WGMMA_TEXT(types, n, r, a, b, scale, majors) \
-  "{\n.reg .pred keep;\nsetp.ne.b32 keep, " scale ", 0;\n" \
-  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." types " {" EJK_TEXT_##r "}, " a ", " b ", keep, 1, 1" majors ";\n}"
+#define EJK_WGMMA_TEXT(types, n, r, a, b, scale, majors)                                                         \
+  "{\n.reg .pred keep;\nsetp.ne.b32 keep, " scale                                                                \
+  ", 0;\n"                                                                                                       \
+  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." types " {" EJK_TEXT_##r "}, " a ", " b ", keep, 1, 1" majors \
+                                                                            ";\n}"
 
 #define EJK_WGMMA(n, r, r0, r1, r2, r3, r4, r5, r6)                                                                  \
   template <HalfType kType, Major kMajorA = Major::k, Major kMajorB = Major::k>                                      \
-  EJK_DEVICE void multiply_add(float (&d)[r], Operand a, Operand b, bool keep) {                                       \
+  EJK_DEVICE void multiply_add(float(&d)[r], Operand a, Operand b, bool keep) {                                      \
     if constexpr (kType == HalfType::bf16)                                                                           \
       asm volatile(EJK_WGMMA_TEXT("bf16.bf16", n, r, "%" #r0, "%" #r1, "%" #r2, ", %" #r3 ", %" #r4)                 \
                    : EJK_D_##r                                                                                       \
-                   : "l"(a.descriptor), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorA)), "n"(int(kMajorB)));                          \
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorA)), "n"(int(kMajorB)));    \
     else                                                                                                             \
       asm volatile(EJK_WGMMA_TEXT("f16.f16", n, r, "%" #r0, "%" #r1, "%" #r2, ", %" #r3 ", %" #r4)                   \
                    : EJK_D_##r                                                                                       \
-                   : "l"(a.descriptor), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorA)), "n"(int(kMajorB)));                          \
+                   : "l"(a.descriptor), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorA)), "n"(int(kMajorB)));    \
   }                                                                                                                  \
   template <HalfType kType, Major kMajorB = Major::k>                                                                \
-  EJK_DEVICE void multiply_add(float (&d)[r], const uint32* a, Operand b, bool keep) {                                \
+  EJK_DEVICE void multiply_add(float(&d)[r], const uint32* a, Operand b, bool keep) {                                \
     if constexpr (kType == HalfType::bf16)                                                                           \
-      asm volatile(EJK_WGMMA_TEXT("bf16.bf16", n, r, "{%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}", "%" #r4, "%" #r5,   \
-                                  ", %" #r6)                                                                         \
-                   : EJK_D_##r                                                                                       \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorB)));         \
+      asm volatile(                                                                                                  \
+          EJK_WGMMA_TEXT("bf16.bf16", n, r, "{%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}", "%" #r4, "%" #r5, ", %" #r6) \
+          : EJK_D_##r                                                                                                \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorB)));       \
     else                                                                                                             \
-      asm volatile(EJK_WGMMA_TEXT("f16.f16", n, r, "{%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}", "%" #r4, "%" #r5,     \
-                                  ", %" #r6)                                                                         \
-                   : EJK_D_##r                                                                                       \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorB)));         \
+      asm volatile(                                                                                                  \
+          EJK_WGMMA_TEXT("f16.f16", n, r, "{%" #r0 ", %" #r1 ", %" #r2 ", %" #r3 "}", "%" #r4, "%" #r5, ", %" #r6)   \
+          : EJK_D_##r                                                                                                \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(int{keep}), "n"(int(kMajorB)));       \
   }
 
 /// multiply_add<type, major of A, major of B>(d, a, b, keep): d = (keep ? d : 0) + A B, both operands in shared memory.

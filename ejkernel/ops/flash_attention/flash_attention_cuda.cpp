@@ -1,0 +1,195 @@
+// Host half of the Hopper kernel: what it can do, which config, the arguments of a launch. Device half:
+// flash_attention_sm90.cu.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "ejkernel/core/error.h"
+#include "ejkernel/ops/flash_attention/attention_cuda_internal.h"
+#include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/ops/flash_attention/flash_attention_arguments.cuh"
+#include "ejkernel/ops/flash_attention/flash_attention_config.h"
+#include "ejkernel/platform/cuda/program.h"
+#include "ejkernel/platform/cuda/tensor_map.h"
+
+namespace ejk {
+namespace attention {
+
+Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Params& params,
+                      const DeviceProperties& device) {
+  const auto no = [](std::string reason) { return Support::no(std::move(reason)); };
+  if (device.compute_capability != 90) return no("it is written for compute capability 9.0 (Hopper)");
+  if (in.query.dtype != DType::bf16 && in.query.dtype != DType::f16) return no("it takes bf16 and f16");
+  if (in.cu_seqlens_q.present() || in.seqused_k.present()) return no("it takes fixed lengths");
+  if (in.bias.present() || in.attention_mask.present() || in.q_segment_ids.present())
+    return no("it takes no bias, boolean mask or segments");
+  if (in.softmax_aux.present()) return no("it takes no sinks");
+  if (!params.sliding_window.unbounded()) return no("it takes no window");
+  if (params.logits_soft_cap) return no("it has no soft cap");
+  if (params.dropout_prob > 0) return no("it has no dropout");
+  if (!params.normalize_output) return no("it normalises its output");
+  if (params.out_dtype && *params.out_dtype != in.query.dtype) return no("its output has the query's dtype");
+  if (params.softmax_scale && !(*params.softmax_scale > 0)) return no("its softmax_scale is positive");
+  const int64_t dim = in.query.shape[3];
+  if (in.value.shape[3] != dim || (dim != 64 && dim != 128 && dim != 256))
+    return no("its head_dim and value_dim are equal, and 64, 128 or 256");
+  const Sm90Lengths lengths(in, params);
+  if (lengths.num_rows == 0 || lengths.kv_len <= 0) return no("there is no key to see");
+  if (lengths.num_rows > INT32_MAX || in.key.shape[1] > INT32_MAX) return no("it counts rows with 32 bits");
+  for (const Tensor* tensor : {&in.query, &in.key, &in.value})
+    if (!fits_tensor_map(*tensor)) return no("TMA takes strides that are multiples of 16 bytes");
+  return Support::yes();
+}
+
+Sm90Lengths::Sm90Lengths(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+  const int64_t q_len = in.query.shape[1];
+  kv_len = in.key.shape[1];
+  num_rows = in.query.shape[0] * q_len * in.query.shape[2];
+  if (!params.causal) return;
+  diagonal = params.causal_align == CausalAlign::bottom_right ? kv_len - q_len : 0;
+  kv_len = std::min(kv_len, q_len + diagonal);
+}
+
+bool fits_tensor_map(const Tensor& t) {
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t bytes = t.strides[axis] * 2;
+    if (t.shape[axis] > 1 && (bytes <= 0 || bytes % 16 != 0 || bytes >= int64_t{1} << 40)) return false;
+  }
+  return true;
+}
+
+void require_alignment(std::string_view operation, std::string_view argument, const Tensor& t) {
+  if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0 || !fits_tensor_map(t))
+    throw_invalid(operation, argument, "start at and step by multiples of 16 bytes for kernel cuda_sm90",
+                  fmt::format("address {}, strides {}", t.data, to_string(t.strides)),
+                  "align it, or ask for kernel cuda_reference");
+}
+
+cuda::TensorMap tile_map(const Tensor& t, int64_t num_rows, int tile_rows) {
+  const auto size = [&](int axis) { return static_cast<uint64_t>(t.shape[axis]); };
+  // The stride of an axis with one element does not matter, but must be one that TMA takes.
+  const auto stride = [&](int axis) { return t.shape[axis] > 1 ? static_cast<uint64_t>(t.strides[axis]) * 2 : 16; };
+  const uint64_t sizes[] = {64, static_cast<uint64_t>(num_rows), size(3) / 64, size(2), size(0)};
+  const uint64_t strides[] = {stride(1), 128, stride(2), stride(0)};
+  const uint32_t box[] = {64, static_cast<uint32_t>(tile_rows), static_cast<uint32_t>(size(3) / 64), 1, 1};
+  return cuda::make_tensor_map(t.data, t.dtype, sizes, strides, box, 128);
+}
+
+int heads_per_section(int64_t tiles_per_head, int64_t queries_per_kv_head, int num_units) {
+  constexpr int64_t kShort = 16;  // tiles; with so few, pairs keep reads of keys spread evenly over time
+  if (tiles_per_head <= kShort) return 0;
+  // About two rounds of tiles: fewer heads do not balance, more do not stay in the cache.
+  const int64_t heads = (num_units * 19 / 10 + tiles_per_head - 1) / tiles_per_head;
+  return static_cast<int>((heads + queries_per_kv_head - 1) / queries_per_kv_head * queries_per_kv_head);
+}
+
+}  // namespace attention
+
+namespace {
+
+struct FlashAttentionSm90 {
+  static constexpr std::string_view kName = "cuda_sm90";
+  static constexpr Platform kPlatform = Platform::cuda;
+
+  struct Config : FlashForwardConfig {
+    static constexpr auto fields() {
+      return std::array{
+          config_field<&Config::consumers, 2, 3, 4>("consumers", "warpgroups that compute, 64 query rows each"),
+          config_field<&Config::block_k, 64, 80, 96, 112, 128, 144, 160, 176>("block_k", "keys per step"),
+          config_field<&Config::stages, 2, 3, 4, 6>("stages", "blocks of keys, and of values, in shared memory"),
+          config_field<&Config::lazy_rescale, 0, 1>(
+              "lazy_rescale", "1: the running maximum follows only when it falls behind by a factor of 2^8")};
+    }
+  };
+
+  static Support supports(const Call<FlashAttention>& call, const DeviceProperties& device) {
+    return attention::supports_sm90(call.inputs, call.params, device);
+  }
+
+  /// Best of the measured, see docs/kernels/flash_attention_sm90.md.
+  static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties&) {
+    const int64_t dim = call.inputs.query.shape[3], kv_len = call.inputs.key.shape[1];
+    if (dim == 256) return {2, 64, 2, true};
+    if (dim == 128) {
+      if (call.params.causal) return {2, 128, 2, false};
+      return kv_len < 1024   ? Config{2, 128, 2, true}
+             : kv_len < 8192 ? Config{2, 128, 2, false}
+                             : Config{2, 160, 2, false};
+    }
+    if (call.params.causal) return {4, 64, 6, false};
+    return kv_len < 2048 ? Config{4, 64, 4, true} : Config{3, 128, 2, true};
+  }
+  /// All that were the best of some shape, or close.
+  static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties&) {
+    switch (call.inputs.query.shape[3]) {
+      case 256:
+        return {{2, 64, 2, true}, {2, 64, 2, false}, {2, 80, 2, true}};
+      case 128:
+        return {{2, 128, 2, false}, {2, 128, 2, true}, {2, 160, 2, false}, {2, 144, 2, true}, {3, 80, 2, true}};
+      default:
+        return {{4, 64, 6, false}, {4, 64, 4, true},   {4, 64, 4, false},
+                {3, 128, 2, true}, {2, 128, 2, false}, {3, 112, 2, false}};
+    }
+  }
+
+  static FlashForwardVariant variant(const Call<FlashAttention>& call) {
+    return {.type = call.inputs.query.dtype == DType::bf16 ? cuda::HalfType::bf16 : cuda::HalfType::f16,
+            .head_dim = static_cast<int>(call.inputs.query.shape[3]),
+            .causal = call.params.causal};
+  }
+
+  static std::shared_ptr<const void> prepare(const Call<FlashAttention>& call, const Config& config,
+                                             const DeviceProperties& device) {
+    return cuda::load_program(
+        {.file = "ejkernel/ops/flash_attention/flash_attention_sm90.cu",
+         .instance = fmt::format("ejk::flash_attention_forward<{}, {}>", cuda::literal(variant(call)),
+                                 cuda::literal<FlashForwardConfig>(config)),
+         .shared_bytes = FlashForwardShape(variant(call), config).shared_bytes},
+        device);
+  }
+
+  static void run(const Call<FlashAttention>& call, const Config& config, const RunContext& context) {
+    const auto& in = call.inputs;
+    const Tensor &out = call.outputs.out, &lse = call.outputs.lse;
+    attention::require_alignment(FlashAttention::kName, "query", in.query);
+    attention::require_alignment(FlashAttention::kName, "key", in.key);
+    attention::require_alignment(FlashAttention::kName, "value", in.value);
+    attention::require_alignment(FlashAttention::kName, "out", out);
+
+    const FlashForwardShape shape(variant(call), config);
+    const attention::Sm90Lengths lengths(in, call.params);
+    const int64_t q_len = in.query.shape[1], heads = in.query.shape[2], batch = in.query.shape[0];
+    const int64_t group = heads / in.key.shape[2], tiles_per_head = (q_len + shape.rows - 1) / shape.rows;
+    const double scale = call.params.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.dim)));
+    FlashForwardArguments args = {.query = attention::tile_map(in.query, q_len, shape.rows),
+                                  .key = attention::tile_map(in.key, lengths.kv_len, shape.keys),
+                                  .value = attention::tile_map(in.value, lengths.kv_len, shape.keys),
+                                  .out = out.as<char>(),
+                                  .lse = lse.as<float>(),
+                                  .out_row = out.strides[1] * 2,
+                                  .out_head = out.strides[2] * 2,
+                                  .out_batch = out.strides[0] * 2,
+                                  .schedule = {.q_len = static_cast<int>(q_len),
+                                               .kv_len = static_cast<int>(lengths.kv_len),
+                                               .diagonal = static_cast<int>(lengths.diagonal),
+                                               .batch = static_cast<int>(batch),
+                                               .num_heads = static_cast<int>(heads),
+                                               .heads_per_section = attention::heads_per_section(
+                                                   tiles_per_head, group, context.device->num_units)},
+                                  .queries_per_kv_head = static_cast<int>(group),
+                                  .scale_log2 = static_cast<float>(scale * std::numbers::log2e)};
+    if (lse.present()) args.lse_row = lse.strides[2], args.lse_head = lse.strides[1], args.lse_batch = lse.strides[0];
+    const int64_t blocks = std::min<int64_t>(context.device->num_units, tiles_per_head * heads * batch);
+    cuda::launch(context, {.x = static_cast<unsigned>(blocks)}, {.x = static_cast<unsigned>(shape.threads)}, args);
+  }
+};
+
+}  // namespace
+
+const KernelInfo& flash_attention_kernels::cuda_sm90() {
+  static const KernelInfo kernel = make_kernel<FlashAttention, FlashAttentionSm90>();
+  return kernel;
+}
+
+}  // namespace ejk
