@@ -220,9 +220,9 @@ def mosaic():
 
 # (block_q of each of two groups, block_kv, steps in flight) that fit; the fastest is taken for each head size and mask.
 MOSAIC_CONFIGS = {
-    64: [(64, 128, 2), (64, 128, 4), (128, 128, 2), (64, 256, 2)],
-    128: [(64, 128, 2), (64, 64, 4), (128, 128, 2), (64, 256, 2)],
-    256: [(64, 64, 2), (64, 128, 2)],
+    64: [(64, 128, 4), (64, 128, 2), (128, 128, 2)],
+    128: [(64, 128, 2), (64, 64, 4)],
+    256: [(64, 64, 2)],
 }
 mosaic_choice = {}
 

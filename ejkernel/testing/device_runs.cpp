@@ -39,6 +39,9 @@ Problem with_other_contents(const Problem& problem, uint64_t seed) {
   return other;
 }
 
+/// More than that is left alone: a GPU with 80 GB shall have room for it.
+constexpr int64_t kMostFarBytes = int64_t{64} << 30;
+
 /// A tensor spread over so much of the device's memory that its last row begins near element `top`.
 class FarTensor {
  public:
@@ -53,6 +56,11 @@ class FarTensor {
     view_ = Tensor(nullptr, like.dtype, like.shape, strides, device);
     memory_ = Array(like.dtype, {element_range(view_)[1]}, device);
     view_.data = memory_.data();
+  }
+
+  /// Most of it is never touched, but all of it must be there.
+  static int64_t bytes_for(const Tensor& like, int64_t top) {
+    return like.present() ? top * (bits(like.dtype) / 8) : 0;
   }
 
   const Tensor& view() const { return view_; }
@@ -184,6 +192,10 @@ int64_t wrong_beside(const Configuration& a, const Configuration& b, Device devi
 std::optional<std::string> far_call(const Configuration& configuration, Device device, int64_t top) {
   const Resident near(configuration.problem, configuration.kernel, device, configuration.config);
   near.result(nullptr);
+  int64_t far_bytes = 0;
+  for (const Tensor& input : configuration.problem.views()) far_bytes += FarTensor::bytes_for(input, top);
+  for (const Array& output : near.outputs()) far_bytes += FarTensor::bytes_for(output, top);
+  if (far_bytes > kMostFarBytes) return std::nullopt;
   std::vector<FarTensor> far_inputs, far_outputs;
   std::vector<Tensor> inputs, outputs;
   bool any = false;

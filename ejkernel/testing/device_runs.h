@@ -51,7 +51,8 @@ int64_t wrong_replays(const Configuration& configuration, Device device, int64_t
 int64_t wrong_beside(const Configuration& a, const Configuration& b, Device device, int64_t rounds);
 
 /// The call with every large tensor spread so that its last row begins near element `top`, against contiguous copies,
-/// bit for bit. Absent: nothing in the call can be spread, or the kernel declines. Empty: equal.
+/// bit for bit. Absent: nothing in it can be spread, all of it would take more than 64 GB, or the kernel declines.
+/// Empty: equal.
 std::optional<std::string> far_call(const Configuration& configuration, Device device, int64_t top);
 
 }  // namespace ejk::testing
