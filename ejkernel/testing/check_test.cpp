@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/judge.h"
 
 namespace ejk::testing {
@@ -59,10 +60,11 @@ enum class Wrong : uint8_t {
   throws
 };
 
-template <Wrong kWrong>
+/// On a GPU it computes in the fake one's memory, which is the host's.
+template <Wrong kWrong, Platform kOn>
 struct Double {
   static constexpr std::string_view kName = "double";
-  static constexpr Platform kPlatform = Platform::cpu;
+  static constexpr Platform kPlatform = kOn;
   static constexpr size_t kWorkspace = 128;
   static size_t workspace_bytes(const Call<Toy>&, const NoConfig&, const DeviceProperties&) { return kWorkspace; }
 
@@ -124,16 +126,17 @@ Answer toy_answer(const Problem& problem) {
   return answer;
 }
 
-template <Wrong kWrong>
+template <Wrong kWrong, Platform kOn = Platform::cpu>
 std::string failures() {
   const Problem problem = toy_problem(true);
-  const auto kernel = std::make_shared<const KernelInfo>(make_kernel<Toy, Double<kWrong>>());
+  const auto kernel = std::make_shared<const KernelInfo>(make_kernel<Toy, Double<kWrong, kOn>>());
   KernelInfo named = *kernel;
   named.name += std::to_string(static_cast<int>(kWrong));  // choices are cached by name
   const auto renamed = std::make_shared<const KernelInfo>(named);
   std::string all;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     RunSettings settings{.seed = seed};
+    if (kOn == Platform::cuda) settings.device = {DeviceKind::cuda, 0};
     if (kWrong == Wrong::one_past_the_end || kWrong == Wrong::one_before) settings.plain = true;
     all += report(problem, renamed, check_kernel(problem, toy_answer(problem), renamed, settings));
   }
@@ -169,6 +172,26 @@ TEST(Check, catches_a_status_bit_without_reason) {
 TEST(Check, catches_an_exception) { EXPECT_THAT(failures<Wrong::throws>(), HasSubstr("run threw: no")); }
 TEST(Check, prints_the_command_that_replays_a_failure) {
   EXPECT_THAT(failures<Wrong::throws>(), HasSubstr("reproduce: ejk check toy --kernel=double11 --seed=1"));
+}
+
+template <Wrong kWrong>
+std::string failures_on_gpu() {
+  const FakeCuda fake;
+  const std::string all = failures<kWrong, Platform::cuda>();
+  EXPECT_EQ(fake.num_blocks(), 0u) << "device memory was not given back";
+  return all;
+}
+
+TEST(CheckOnDevice, passes_a_right_kernel) { EXPECT_EQ(failures_on_gpu<Wrong::nothing>(), ""); }
+TEST(CheckOnDevice, catches_what_is_wrong_in_the_devices_memory) {
+  EXPECT_THAT(failures_on_gpu<Wrong::one_past_the_end>(), HasSubstr("wrote beside output y"));
+  EXPECT_THAT(failures_on_gpu<Wrong::one_before>(), HasSubstr("wrote beside output y"));
+  EXPECT_THAT(failures_on_gpu<Wrong::leaves_one_unwritten>(), HasSubstr("y: NaN or infinity"));
+  EXPECT_THAT(failures_on_gpu<Wrong::writes_its_input>(), HasSubstr("wrote to input x"));
+  EXPECT_THAT(failures_on_gpu<Wrong::past_its_workspace>(), HasSubstr("beside its workspace"));
+  EXPECT_THAT(failures_on_gpu<Wrong::rounds_badly>(), HasSubstr("times the allowed"));
+  EXPECT_THAT(failures_on_gpu<Wrong::sets_the_status>(), HasSubstr("status word"));
+  EXPECT_THAT(failures_on_gpu<Wrong::throws>(), HasSubstr("reproduce: ejk check toy --kernel=double11 --device=cuda"));
 }
 
 // ---- the judge ----
