@@ -10,7 +10,7 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
   doctor      what is here and what is missing
   tests       ejkernel_device_tests: every kernel for a GPU, on the device (ARGS: --gtest_filter=…)
   check       ejk check of every operation on the device, and of flash_attention's dense problems (ARGS: more options)
-  bench       ejk bench of the named problems, and the device's own copy bandwidth
+  bench       ejk bench of the named problems, the device's own copy bandwidth, and what launches cost
   peers       flash_attention beside cuDNN, FlashAttention-2 and Mosaic GPU (ARGS: cuda_attention.py's)
   table       the rows of the reliability table that need a GPU (ARGS: those rows only)
   sanitizer   the rows that compute-sanitizer produces
@@ -68,7 +68,8 @@ part_check() {
 
 part_bench() {
   local operation failed=0
-  "$ejk" bench --peaks --device cuda --json >"$out/peaks.json" || failed=1
+  "$ejk" bench --peaks --device cuda || failed=1
+  "$ejk" bench --overhead --device cuda || failed=1
   for operation in flash_attention mean_pooling mean_pooling_backward; do
     "$ejk" bench "$operation" --device cuda "$@" || failed=1
   done
