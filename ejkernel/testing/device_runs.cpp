@@ -9,6 +9,7 @@
 
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
@@ -28,6 +29,25 @@ std::optional<ConfigValues> pick_config(const Problem& problem, const Kernel& ke
   const auto candidates = kernel->candidates(view, device_properties(device));
   if (candidates.empty()) return std::nullopt;
   return config_values(*kernel, random.pick(candidates));
+}
+
+Plan plan_of(const Configuration& configuration, std::span<const Tensor> inputs) {
+  auto alone = std::make_shared<RegisteredOperation>();  // no other kernel can answer for this one
+  alone->declaration = configuration.problem.operation;
+  alone->kernels = {configuration.kernel};
+  return Plan::make(std::move(alone), inputs, configuration.problem.params,
+                    {.kernel = configuration.kernel->name, .config = configuration.config});
+}
+
+/// So that planning it again finds its code.
+void compile(const Configuration& configuration, Device device) {
+  std::vector<Tensor> specs;
+  for (const Tensor& input : configuration.problem.views())
+    specs.push_back(input.present() ? Tensor(nullptr, input.dtype, input.shape, device) : Tensor());
+  try {
+    plan_of(configuration, specs);
+  } catch (const Error&) {  // whoever runs it meets the same error
+  }
 }
 
 /// Contents of its own, in the shapes of `problem`: what a replay finds changed. Numbers change, indices stay.
@@ -96,6 +116,18 @@ std::vector<const TestOperation*> operations_on(Device device) {
   return found;
 }
 
+void in_threads(int64_t n, const std::function<void(int64_t)>& work) {
+  std::atomic<int64_t> next = 0;
+  const auto go = [&] {
+    const cpu::ScopedNumThreads one(1);
+    for (int64_t i; (i = next.fetch_add(1)) < n;) work(i);
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < cpu::default_num_threads(); ++i) threads.emplace_back(go);
+  go();
+  for (std::thread& thread : threads) thread.join();
+}
+
 std::string Configuration::text() const {
   std::string values;
   for (const auto& [field, value] : config.value_or(ConfigValues())) values += fmt::format(" {}={}", field, value);
@@ -112,6 +144,7 @@ std::vector<Configuration> configurations(const TestOperation& tests, const Kern
     auto config = pick_config(problem, kernel, device, random);
     found.push_back({std::move(problem), kernel, std::move(config)});
   }
+  in_threads(static_cast<int64_t>(found.size()), [&](int64_t i) { compile(found[static_cast<size_t>(i)], device); });
   return found;
 }
 
@@ -216,11 +249,7 @@ std::optional<std::string> far_call(const Configuration& configuration, Device d
 
   std::optional<Plan> plan;
   try {
-    auto alone = std::make_shared<RegisteredOperation>();
-    alone->declaration = configuration.problem.operation;
-    alone->kernels = {configuration.kernel};
-    plan = Plan::make(std::move(alone), inputs, configuration.problem.params,
-                      {.kernel = configuration.kernel->name, .config = configuration.config});
+    plan = plan_of(configuration, inputs);
   } catch (const Unsupported&) {
     return std::nullopt;
   }

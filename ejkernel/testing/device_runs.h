@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +19,10 @@ namespace ejk::testing {
 /// Operations that have a kernel for the device, whether it is here or not.
 std::vector<const TestOperation*> operations_on(Device device);
 
+/// work(i) for i in [0, n) on all of the host's threads, CPU kernels on one thread each: problems are made and judged,
+/// and kernels compiled, beside each other. What work throws ends the process: catch it there.
+void in_threads(int64_t n, const std::function<void(int64_t)>& work);
+
 /// A problem and one of the kernel's candidates for it.
 struct Configuration {
   Problem problem;
@@ -24,7 +30,8 @@ struct Configuration {
   std::optional<ConfigValues> config = {};
   std::string text() const;  ///< with the command that replays its problem
 };
-/// The first `count` of the kernel's random problems, dense ones in turn with others, each with a config of its own.
+/// The first `count` of the kernel's random problems, dense ones in turn with others, each with a config of its own and
+/// its code compiled.
 std::vector<Configuration> configurations(const TestOperation& tests, const Kernel& kernel, Device device, size_t count,
                                           uint64_t seed);
 
