@@ -456,7 +456,7 @@ void install() {
 
 }  // namespace
 
-FakeCuda::FakeCuda(int num_devices) {
+FakeCuda::FakeCuda(int num_devices) : former_store_(store().root()) {
   std::string pattern = std::filesystem::temp_directory_path() / "ejkernel_fake_XXXXXX";
   root_ = mkdtemp(pattern.data());
   use_store(root_ + "/store");
@@ -473,7 +473,7 @@ FakeCuda::~FakeCuda() {
   cuda::use_driver(nullptr);
   cuda::use_nvrtc(nullptr);
   clear_memory_configs();
-  use_store("");
+  use_store(former_store_);
   delete state;
   state = nullptr;
   std::filesystem::remove_all(root_);

@@ -54,7 +54,7 @@ class FakeCuda {
   void restart();
 
  private:
-  std::string root_;
+  std::string root_, former_store_;
 };
 
 }  // namespace ejk::testing

@@ -12,8 +12,10 @@
 
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/testing/check.h"
+#include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/operations.h"
 #include "tools/table/rows.h"
 
@@ -193,6 +195,45 @@ std::optional<std::string> far_call(const Problem& problem, const Kernel& kernel
   return "";
 }
 
+/// Every call of the CUDA driver fails once, of a driver that is not there: a typed error, nothing left behind but what
+/// the driver refused to take back, and the next call right. Returns how many calls failed so.
+int64_t device_failures(const RowRequest& request, Tally& tally) {
+  constexpr int kOutOfMemory = 2;  // the driver's code
+  FakeCuda fake;
+  int64_t points = 0;
+  for (const TestOperation* tests : test_operations())
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      const Problem problem = tests->random({.seed = request.seed + seed, .size = Size::tiny});
+      std::vector<Array> there;
+      for (const Tensor& input : problem.views()) there.push_back(to_device(input, {DeviceKind::cuda, 0}));
+      const std::vector<Tensor> inputs(there.begin(), there.end());
+      const auto call = [&] { execute(tests->name(), inputs, problem.params); };
+      try {
+        call();
+      } catch (const Unsupported&) {
+        continue;  // it has no kernel for a GPU
+      }
+      for (int64_t k = 1; k < 10000; ++k, ++points) {
+        const size_t blocks = fake.num_blocks();
+        fake.fail_call(k, kOutOfMemory);
+        std::string wrong;
+        try {
+          call();
+        } catch (const Internal& error) {
+          if (error.code() != ErrorCode::out_of_memory) wrong = error.what();
+        }
+        const std::string failed = fake.failed_call();
+        fake.fail_call(0);
+        if (failed.empty()) break;
+        const bool releasing = failed == "cuMemFreeAsync" || failed.starts_with("cuCtx");
+        if (fake.num_blocks() > blocks + (releasing ? 1 : 0)) wrong = "a block of device memory leaked";
+        if (fake.num_contexts() != 0) wrong = "the caller's context was not given back";
+        tally.add(wrong.empty() ? wrong : fmt::format("{}, call {} ({}): {}", problem.label, k, failed, wrong));
+      }
+    }
+  return points;
+}
+
 }  // namespace
 
 RowResult indexing_past_32_bits(const RowRequest& request) {
@@ -248,8 +289,10 @@ RowResult allocation_failures(const RowRequest& request) {
       enumerate("plan " + problem.label, [&] { Plan::make(tests->name(), inputs, problem.params).allocate_outputs(); });
     }
   }
+  const int64_t device_points = device_failures(request, tally);
   RowResult result = tally.result();
-  result.figures["fault_points"] = static_cast<double>(points);
+  result.figures["fault_points"] = static_cast<double>(points + device_points);
+  result.figures["device_fault_points"] = static_cast<double>(device_points);
   return result;
 }
 
