@@ -68,21 +68,27 @@ std::shared_ptr<const Planned> planned(const Operation& op, const ToolCall& call
   return problem;
 }
 
-/// The problems of one operation for one device: every CUDA kernel that serves one is compiled for it, first on the
-/// list or not.
-void add_work(const RegisteredOperation& operation, const Flags& flags, const DeviceProperties& device,
+/// The problems of one operation: every CUDA kernel that serves one on a device is compiled for it, first on the list
+/// or not.
+void add_work(const RegisteredOperation& operation, const Flags& flags, const std::vector<DeviceProperties>& devices,
               std::vector<Work>& work) {
   const Operation& op = *operation.declaration;
+  std::vector<std::shared_ptr<const KernelInfo>> kernels;
+  for (const auto& kernel : operation.kernels)
+    if (kernel->prepare != nullptr && (flags.kernel.empty() || kernel->name == flags.kernel)) kernels.push_back(kernel);
+  if (kernels.empty()) return;  // making problems takes long
   for (const NamedCase& c : cases_of(op.name)) {
     if (!flags.case_name.empty() && c.name != flags.case_name) continue;
-    const auto problem = planned(op, make_case(op.name, c.name), device.device);
-    for (const auto& kernel : operation.kernels) {
-      if (kernel->prepare == nullptr || (!flags.kernel.empty() && kernel->name != flags.kernel)) continue;
-      if (!kernel->supports(problem->view(), device).ok) continue;
-      work.push_back({problem, kernel, &device, kernel->heuristic(problem->view(), device)});
-      if (flags.candidates)
+    const ToolCall call = make_case(op.name, c.name);
+    for (const DeviceProperties& device : devices) {
+      const auto problem = planned(op, call, device.device);
+      for (const auto& kernel : kernels) {
+        if (!kernel->supports(problem->view(), device).ok) continue;
+        work.push_back({problem, kernel, &device, kernel->heuristic(problem->view(), device)});
+        if (!flags.candidates) continue;
         for (const ConfigBlock& config : kernel->candidates(problem->view(), device))
           work.push_back({problem, kernel, &device, config});
+      }
     }
   }
 }
@@ -137,9 +143,8 @@ int run(const Flags& flags) {
   if (!flags.operation.empty()) registry.find(flags.operation);  // known, or says which are
   if (!flags.case_name.empty()) require_case(flags.operation, flags.case_name);
   std::vector<Work> work;
-  for (const DeviceProperties& device : devices)
-    for (const std::string& name : registry.names())
-      if (flags.operation.empty() || name == flags.operation) add_work(*registry.find(name), flags, device, work);
+  for (const std::string& name : registry.names())
+    if (flags.operation.empty() || name == flags.operation) add_work(*registry.find(name), flags, devices, work);
   if (work.empty())
     throw_invalid("ejk", "the problems", "be served by a CUDA kernel", "none that is",
                   "name another operation, kernel or case");
