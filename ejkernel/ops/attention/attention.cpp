@@ -16,7 +16,7 @@ Work Attention::work(const Call<Attention>& call) {
 
 std::span<const KernelInfo* const> Attention::kernels() {
   using namespace attention_kernels;
-  static const KernelInfo* const list[] = {&cpu(), &reference()};
+  static const KernelInfo* const list[] = {&cuda_reference(), &cpu(), &reference()};
   return list;
 }
 
@@ -33,7 +33,7 @@ Work AttentionBackward::work(const Call<AttentionBackward>& call) {
 
 std::span<const KernelInfo* const> AttentionBackward::kernels() {
   using namespace attention_kernels;
-  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cuda_reference(), &backward_cpu(), &backward_reference()};
   return list;
 }
 

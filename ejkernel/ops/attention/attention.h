@@ -137,8 +137,10 @@ struct AttentionBackward {
 namespace attention_kernels {
 const KernelInfo& cpu();
 const KernelInfo& reference();
+const KernelInfo& cuda_reference();
 const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
+const KernelInfo& backward_cuda_reference();
 }  // namespace attention_kernels
 
 }  // namespace ejk

@@ -77,9 +77,4 @@ cuda::AttentionGradients cuda_gradients(const Problem& p, const BackwardInputs& 
           .rows = reinterpret_cast<cuda::AttentionRow*>(workspace)};
 }
 
-size_t backward_cuda_reference_workspace(const Problem& p) {
-  const int64_t rows = (p.packed ? 1 : p.num_sequences) * p.num_q_heads * p.q_rows;
-  return static_cast<size_t>(rows) * sizeof(cuda::AttentionRow);
-}
-
 }  // namespace ejk::attention

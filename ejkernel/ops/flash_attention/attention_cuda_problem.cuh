@@ -8,6 +8,8 @@
 
 namespace ejk::cuda {
 
+inline constexpr int kAttentionThreads = 128;
+
 /// One batch entry or packed sequence: rows q_begin + i and keys k_begin + j of the tensors. The default one has none.
 struct AttentionSequence {
   int64 index = 0;
@@ -146,6 +148,14 @@ struct AttentionResults {
   TensorRef out;      ///< [batch, row, head, dim]
   TensorRef lse;      ///< [-, batch, head, row]
   TensorRef weights;  ///< [batch, head, row, key]: what multiplies the values
+};
+
+/// What the backward's launches do, in this order; each needs what the first one left of the rows.
+enum class AttentionStep : int {
+  rows,  ///< gradient of query
+  keys,  ///< gradients of key and value
+  bias,
+  sinks,
 };
 
 /// What rows hand to the kernels behind them.

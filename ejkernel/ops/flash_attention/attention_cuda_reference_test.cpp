@@ -70,15 +70,16 @@ void backward(const attention::Problem& problem, const BackwardInputs& in, const
               const RunContext& context) {
   const cuda::AttentionProblem p = attention::cuda_problem(problem, context.status);
   const cuda::AttentionGradients g = attention::cuda_gradients(problem, in, to, context.workspace.data());
-  const auto run = [&](auto work) { run_kernel<kThreads>(problem.query.dtype, p, work); };
-  run([&](const auto& formula, int block) {
-    if (block == 0) formula.raise_faults();
-    formula.backward_rows(g, block, 2);
-  });
-  if (g.key.present() || g.value.present())
-    run([&](const auto& formula, int block) { formula.backward_keys(g, block, 2); });
-  if (g.bias.present()) run([&](const auto& formula, int block) { formula.backward_bias(g, block, 2); });
-  if (g.sinks.present()) run([&](const auto& formula, int block) { formula.backward_sinks(g, block, 2); });
+  const auto run = [&](cuda::AttentionStep step) {
+    run_kernel<kThreads>(problem.query.dtype, p, [&](const auto& formula, int block) {
+      if (step == cuda::AttentionStep::rows && block == 0) formula.raise_faults();
+      formula.backward(g, step, block, 2);
+    });
+  };
+  run(cuda::AttentionStep::rows);
+  if (g.key.present() || g.value.present()) run(cuda::AttentionStep::keys);
+  if (g.bias.present()) run(cuda::AttentionStep::bias);
+  if (g.sinks.present()) run(cuda::AttentionStep::sinks);
 }
 
 /// The kernel as the harness asks for it.

@@ -10,7 +10,6 @@
 
 namespace ejk::cuda {
 
-constexpr int kAttentionThreads = 128;
 constexpr int kMaxHeadDim = 512;
 
 /// Sum of e^(logit - max) over some logits. A NaN or infinity among them makes the sum NaN.
@@ -51,7 +50,7 @@ class AttentionFormula {
   EJK_DEVICE AttentionFormula(const AttentionProblem& p, Block block, AttentionShared<kThreads>& shared)
       : p_(p), block_(block), shared_(shared) {}
 
-  // A kernel's blocks share its items: this one does `first`, `first + step`, …
+  // A kernel's blocks share its items: this one does `first`, `first + stride`, …
 
   /// Sets the status word's bits for every sequence.
   EJK_DEVICE void raise_faults() const {
@@ -61,36 +60,22 @@ class AttentionFormula {
   }
 
   /// Results of the query rows.
-  EJK_DEVICE void forward(const AttentionResults& to, int64 first, int64 step) const {
-    for (int64 n = first; n < num_rows(); n += step) forward_row(to, row_at(n));
+  EJK_DEVICE void forward(const AttentionResults& to, int64 first, int64 stride) const {
+    for (int64 n = first; n < num_rows(); n += stride) forward_row(to, row_at(n));
   }
 
-  /// Gradients of the query rows, and what the other gradients need to know of them: before all others.
-  EJK_DEVICE void backward_rows(const AttentionGradients& g, int64 first, int64 step) const {
-    for (int64 n = first; n < num_rows(); n += step) backward_row(g, row_at(n));
-  }
-
-  /// Gradients of the key and value rows.
-  EJK_DEVICE void backward_keys(const AttentionGradients& g, int64 first, int64 step) const {
-    const int64 heads = p_.num_kv_heads, rows = p_.k_rows;
-    for (int64 n = first; n < p_.num_batches() * heads * rows; n += step)
-      backward_key(g, {n / (heads * rows), n / rows % heads, n % rows});
-  }
-
-  /// Gradient of the bias, in tiles of one key per thread.
-  EJK_DEVICE void backward_bias(const AttentionGradients& g, int64 first, int64 step) const {
-    const int64 tiles = (p_.k_rows + block_.threads() - 1) / block_.threads();
-    for (int64 n = first; n < g.bias_batches * g.bias_heads * g.bias_rows * tiles; n += step) {
-      const int64 row = n / tiles;
-      backward_bias_tile(g, {row / (g.bias_heads * g.bias_rows), row / g.bias_rows % g.bias_heads, row % g.bias_rows},
-                         n % tiles * block_.threads());
+  /// Gradients. The rows' step comes first: the others need what it leaves in the workspace.
+  EJK_DEVICE void backward(const AttentionGradients& g, AttentionStep step, int64 first, int64 stride) const {
+    switch (step) {
+      case AttentionStep::rows:
+        return backward_rows(g, first, stride);
+      case AttentionStep::keys:
+        return backward_keys(g, first, stride);
+      case AttentionStep::bias:
+        return backward_bias(g, first, stride);
+      case AttentionStep::sinks:
+        return backward_sinks(g, first, stride);
     }
-  }
-
-  /// Gradient of the sinks.
-  EJK_DEVICE void backward_sinks(const AttentionGradients& g, int64 first, int64 step) const {
-    for (int64 n = first; n < g.sink_heads * p_.num_sinks; n += step)
-      backward_sink(g, n / p_.num_sinks, n % p_.num_sinks);
   }
 
  private:
@@ -102,6 +87,12 @@ class AttentionFormula {
   struct Pair {
     int64 i, j;
   };
+  /// A tile's: one query with keys that follow each other, or one key with such queries.
+  struct Pairs {
+    Pair first;
+    bool along_keys;
+    EJK_DEVICE Pair at(int m) const { return along_keys ? Pair{first.i, first.j + m} : Pair{first.i + m, first.j}; }
+  };
 
   // ---- who owns what, who does what ----
 
@@ -112,7 +103,7 @@ class AttentionFormula {
 
   /// The first sequence after `after` that owns a row of batch entry b; num_sequences when none does.
   template <class Owns>
-  EJK_DEVICE int64 next_owner(int64 b, int64 after, Owns owns) const {
+  EJK_DEVICE_CALL int64 next_owner(int64 b, int64 after, Owns owns) const {
     if (!p_.packed()) return after < b && owns(p_.sequence(b)) ? b : p_.num_sequences;
     int64 mine = after + 1 + block_.thread();
     while (mine < p_.num_sequences && !owns(p_.sequence(mine))) mine += block_.threads();
@@ -171,12 +162,12 @@ class AttentionFormula {
   }
 
   /// Logits of row i and the keys from j on.
-  EJK_DEVICE void score_keys(const AttentionSequence& s, int64 h, int64 i, int64 j, int count) const {
+  EJK_DEVICE_CALL void score_keys(const AttentionSequence& s, int64 h, int64 i, int64 j, int count) const {
     for (int m = block_.warp(); m < count; m += block_.warps()) score(s, h, {i, j + m}, m);
     block_.sync();
   }
 
-  EJK_DEVICE LogSumExp log_sum_exp(const AttentionSequence& s, int64 h, int64 i) const {
+  EJK_DEVICE_CALL LogSumExp log_sum_exp(const AttentionSequence& s, int64 h, int64 i) const {
     const KeyRange keys = p_.keys(s, i);
     LogSumExp mine = LogSumExp::of_none();
     for (int64 j = keys.begin; j < keys.end; j += block_.threads()) {
@@ -234,6 +225,31 @@ class AttentionFormula {
 
   // ---- backward ----
 
+  EJK_DEVICE void backward_rows(const AttentionGradients& g, int64 first, int64 stride) const {
+    for (int64 n = first; n < num_rows(); n += stride) backward_row(g, row_at(n));
+  }
+
+  EJK_DEVICE void backward_keys(const AttentionGradients& g, int64 first, int64 stride) const {
+    const int64 heads = p_.num_kv_heads, rows = p_.k_rows;
+    for (int64 n = first; n < p_.num_batches() * heads * rows; n += stride)
+      backward_key(g, {n / (heads * rows), n / rows % heads, n % rows});
+  }
+
+  /// In tiles of one key per thread.
+  EJK_DEVICE void backward_bias(const AttentionGradients& g, int64 first, int64 stride) const {
+    const int64 tiles = (p_.k_rows + block_.threads() - 1) / block_.threads();
+    for (int64 n = first; n < g.bias_batches * g.bias_heads * g.bias_rows * tiles; n += stride) {
+      const int64 row = n / tiles;
+      backward_bias_tile(g, {row / (g.bias_heads * g.bias_rows), row / g.bias_rows % g.bias_heads, row % g.bias_rows},
+                         n % tiles * block_.threads());
+    }
+  }
+
+  EJK_DEVICE void backward_sinks(const AttentionGradients& g, int64 first, int64 stride) const {
+    for (int64 n = first; n < g.sink_heads * p_.num_sinks; n += stride)
+      backward_sink(g, n / p_.num_sinks, n % p_.num_sinks);
+  }
+
   /// What the cotangents ask of a pair's weight, into entry m. For one warp.
   EJK_DEVICE void score_cotangent(const AttentionGradients& g, const AttentionSequence& s, int64 h, Pair at,
                                   int m) const {
@@ -245,17 +261,16 @@ class AttentionFormula {
     if (block_.lane() == 0) shared_.d_probabilities[m] = sum;
   }
 
-  /// Weights and gradients of the logits of `count` pairs: entry m is the pair `at(m)`.
-  template <class At>
-  EJK_DEVICE void differentiate(const AttentionGradients& g, const AttentionSequence& s, int64 h, int count,
-                                At at) const {
+  /// Weights and gradients of the logits of `count` pairs.
+  EJK_DEVICE_CALL void differentiate(const AttentionGradients& g, const AttentionSequence& s, int64 h, Pairs pairs,
+                                     int count) const {
     for (int m = block_.warp(); m < count; m += block_.warps()) {
-      score(s, h, at(m), m);
-      score_cotangent(g, s, h, at(m), m);
+      score(s, h, pairs.at(m), m);
+      score_cotangent(g, s, h, pairs.at(m), m);
     }
     block_.sync();
     if (const int m = block_.thread(); m < count) {
-      const Pair pair = at(m);
+      const Pair pair = pairs.at(m);
       const AttentionRow& row = g.row(p_, p_.batch_of(s), h, s.q_begin + pair.i);
       if (row.lse == -infinity()) shared_.logits[m] = row.lse;  // the forward saw nothing: gradients are 0 (rule 9)
       const double probability = exp(shared_.logits[m] - row.lse), keep = p_.dropout_factor(s, h, pair.i, pair.j);
@@ -305,7 +320,7 @@ class AttentionFormula {
     double mine = 0;
     for (int64 j = keys.begin; j < keys.end; j += block_.threads()) {
       const int count = tile_size(j, keys.end), m = block_.thread();
-      differentiate(g, s, at.h, count, [&](int n) { return Pair{i, j + n}; });
+      differentiate(g, s, at.h, {{i, j}, true}, count);
       if (m < count && is_seen(m)) mine += shared_.weights[m] * shared_.d_probabilities[m];
       block_.sync();
     }
@@ -321,7 +336,7 @@ class AttentionFormula {
     for_each(p_.head_dim, [&](int64 d) { shared_.key_sums[d] = 0; });
     for (int64 j = keys.begin; j < keys.end; j += block_.threads()) {
       const int count = tile_size(j, keys.end);
-      differentiate(g, s, at.h, count, [&](int m) { return Pair{i, j + m}; });
+      differentiate(g, s, at.h, {{i, j}, true}, count);
       for (int m = 0; m < count && !sees; ++m) sees = is_seen(m);
       for_each(p_.head_dim, [&](int64 d) {
         const int64 k = p_.key.offset(at.b, s.k_begin + j, at.h / p_.group(), d);
@@ -354,7 +369,7 @@ class AttentionFormula {
     const int64 first = p_.causal ? max<int64>(0, j - s.offset) : 0;  // queries before it do not see the key
     for (int64 i = first; i < s.q_len; i += block_.threads()) {
       const int count = tile_size(i, s.q_len);
-      differentiate(g, s, h, count, [&](int m) { return Pair{i + m, j}; });
+      differentiate(g, s, h, {{i, j}, false}, count);
       for_each(p_.head_dim, [&](int64 d) {
         const int64 q = p_.query.offset(at.b, s.q_begin + i, h, d);
         double sum = 0;
@@ -375,7 +390,10 @@ class AttentionFormula {
 
   /// Sums over the axes that the bias is broadcast along; thread m owns key j + m.
   EJK_DEVICE void backward_bias_tile(const AttentionGradients& g, const RowAt& at, int64 j) const {
-    const auto past = [](int64 bias_extent, int64 extent, int64 at) { return bias_extent < extent ? extent : at + 1; };
+    // A broadcast axis gives all of its extent, which may be 0; another one only its own place.
+    const auto past = [](int64 bias_extent, int64 extent, int64 own) {
+      return bias_extent < extent ? extent : min<int64>(own + 1, extent);
+    };
     double sum = 0;
     const int m = block_.thread();
     for (int64 b = at.b; b < past(g.bias_batches, p_.num_sequences, at.b); ++b) {
@@ -383,7 +401,7 @@ class AttentionFormula {
       const int count = tile_size(min<int64>(j, s.k_len), s.k_len);
       for (int64 h = at.h; h < past(g.bias_heads, p_.num_q_heads, at.h); ++h)
         for (int64 i = at.r; i < min<int64>(s.q_len, past(g.bias_rows, p_.q_rows, at.r)); ++i) {
-          differentiate(g, s, h, count, [&](int n) { return Pair{i, j + n}; });
+          differentiate(g, s, h, {{i, j}, true}, count);
           if (m < count && is_seen(m)) sum += shared_.d_logits[m];
           block_.sync();
         }

@@ -194,8 +194,10 @@ namespace flash_attention_kernels {
 const KernelInfo& cuda_sm90();
 const KernelInfo& cpu();
 const KernelInfo& reference();
+const KernelInfo& cuda_reference();
 const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
+const KernelInfo& backward_cuda_reference();
 }  // namespace flash_attention_kernels
 
 }  // namespace ejk

@@ -17,7 +17,7 @@ Work ScaledDotProductAttention::work(const Call<ScaledDotProductAttention>& call
 
 std::span<const KernelInfo* const> ScaledDotProductAttention::kernels() {
   using namespace scaled_dot_product_attention_kernels;
-  static const KernelInfo* const list[] = {&cpu(), &reference()};
+  static const KernelInfo* const list[] = {&cuda_reference(), &cpu(), &reference()};
   return list;
 }
 
@@ -35,7 +35,7 @@ Work ScaledDotProductAttentionBackward::work(const Call<ScaledDotProductAttentio
 
 std::span<const KernelInfo* const> ScaledDotProductAttentionBackward::kernels() {
   using namespace scaled_dot_product_attention_kernels;
-  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cuda_reference(), &backward_cpu(), &backward_reference()};
   return list;
 }
 

@@ -133,8 +133,10 @@ inline ScaledDotProductAttention::Results scaled_dot_product_attention(
 namespace scaled_dot_product_attention_kernels {
 const KernelInfo& cpu();
 const KernelInfo& reference();
+const KernelInfo& cuda_reference();
 const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
+const KernelInfo& backward_cuda_reference();
 }  // namespace scaled_dot_product_attention_kernels
 
 }  // namespace ejk

@@ -4,8 +4,10 @@
 
 #ifdef __CUDACC_RTC__
 #define EJK_DEVICE __device__ __forceinline__
+#define EJK_DEVICE_CALL __device__ __noinline__  // large and not hot: one copy, for the compiler's time
 #else
 #define EJK_DEVICE inline
+#define EJK_DEVICE_CALL inline
 #endif
 
 namespace ejk::cuda {
