@@ -34,7 +34,7 @@ Work MeanPooling::work(const Call<MeanPooling>& call) {
 
 std::span<const KernelInfo* const> MeanPooling::kernels() {
   using namespace mean_pooling_kernels;
-  static const KernelInfo* const list[] = {&cpu(), &reference()};
+  static const KernelInfo* const list[] = {&cuda(), &cuda_reference(), &cpu(), &reference()};
   return list;
 }
 
@@ -62,7 +62,7 @@ Work MeanPoolingBackward::work(const Call<MeanPoolingBackward>& call) {
 
 std::span<const KernelInfo* const> MeanPoolingBackward::kernels() {
   using namespace mean_pooling_kernels;
-  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cuda(), &backward_cuda_reference(), &backward_cpu(), &backward_reference()};
   return list;
 }
 

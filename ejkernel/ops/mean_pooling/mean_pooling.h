@@ -147,8 +147,12 @@ inline MeanPooling::Results mean_pooling(const MeanPooling::Inputs& inputs, cons
 
 /// The kernels of this folder, for the lists in mean_pooling.cpp.
 namespace mean_pooling_kernels {
+const KernelInfo& cuda();
+const KernelInfo& cuda_reference();
 const KernelInfo& cpu();
 const KernelInfo& reference();
+const KernelInfo& backward_cuda();
+const KernelInfo& backward_cuda_reference();
 const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
 }  // namespace mean_pooling_kernels

@@ -40,4 +40,21 @@ EJK_DEVICE T reduce(const Block& block, T* memory, T mine, Merge merge) {
   return all;
 }
 
+/// The sum of the values of all threads before this one. `memory` holds one value per thread.
+template <class Block, class T>
+EJK_DEVICE T sum_before(const Block& block, T* memory, T mine) {
+  const int thread = block.thread();
+  memory[thread] = mine;
+  block.sync();
+  for (int step = 1; step < block.threads(); step *= 2) {
+    const T from_left = thread >= step ? memory[thread - step] : T{0};
+    block.sync();
+    memory[thread] += from_left;
+    block.sync();
+  }
+  const T before = memory[thread] - mine;
+  block.sync();  // the memory may be used again
+  return before;
+}
+
 }  // namespace ejk::cuda

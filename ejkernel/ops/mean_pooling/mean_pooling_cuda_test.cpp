@@ -1,0 +1,166 @@
+// The device code of `cuda` and `cuda_reference` as host C++, with blocks of one thread and of six: on the problems
+// that every kernel of the host meets, by the same rule.
+#include <gtest/gtest.h>
+
+#include "ejkernel/ops/mean_pooling/mean_pooling_cases.h"
+#include "ejkernel/ops/mean_pooling/mean_pooling_cuda_internal.h"
+#include "ejkernel/ops/mean_pooling/mean_pooling_formula.cuh"
+#include "ejkernel/ops/mean_pooling/mean_pooling_tiles.cuh"
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/host_block.h"
+
+namespace ejk {
+namespace {
+
+using cuda::MeanPoolingTile;
+using cuda::Number;
+using pooling::CudaCall;
+using testing::HostBlock;
+
+constexpr int64_t kSlices = 3, kBlockRows = 5;
+
+/// What both kernels do first: the survey, by the blocks that it would have. The problem for the blocks to come.
+cuda::PoolingProblem surveyed(const CudaCall& call, const RunContext& context, int threads) {
+  const cuda::PoolingProblem problem = pooling::cuda_problem(call, context.workspace.data(), context.status);
+  const bool wanted = call.p.packed() || call.p.mask.present();
+  for (int64_t b = 0; wanted && b < (call.p.packed() ? 1 : call.p.num_batches); ++b) {
+    std::vector<cuda::int64> memory(static_cast<size_t>(threads));
+    testing::run_block(threads, [&](HostBlock block) { survey(problem, b, block, memory.data()); });
+  }
+  return problem;
+}
+
+template <class Op>
+bool is_wanted(const CudaCall& call) {
+  return (std::is_same_v<Op, MeanPoolingBackward> ? call.x : call.out).present();
+}
+
+template <class Op, int kThreads>
+struct ReferenceOnHost {
+  static constexpr std::string_view kName = "reference_on_host";
+  static constexpr Platform kPlatform = Platform::cpu;
+
+  static size_t workspace_bytes(const Call<Op>& call, const NoConfig&, const DeviceProperties&) {
+    return pooling::survey_bytes(pooling::cuda_call(call));
+  }
+  static void run(const Call<Op>& call, const RunContext& context) {
+    const CudaCall c = pooling::cuda_call(call);
+    const cuda::PoolingProblem problem = surveyed(c, context, kThreads);
+    if (!is_wanted<Op>(c)) return;
+    for (int first = 0; first < 2; ++first)
+      testing::run_block(kThreads, [&](HostBlock block) {
+        if constexpr (std::is_same_v<Op, MeanPooling>)
+          pool_rows(problem, first, 2, block);
+        else
+          spread_means(problem, first, 2, block);
+      });
+  }
+};
+
+/// `cuda` with tiles of 2 x 3 threads, and groups cut into three slices.
+template <class Op>
+struct TilesOnHost {
+  static constexpr std::string_view kName = "tiles_on_host";
+  static constexpr Platform kPlatform = Platform::cpu;
+  static constexpr MeanPoolingTile kTile = {2, 3, 4};
+  static constexpr int kThreads = kTile.vectors * kTile.rows;
+  static constexpr bool kBackward = std::is_same_v<Op, MeanPoolingBackward>;
+
+  static Support supports(const Call<Op>& call, const DeviceProperties&) {
+    return pooling::cuda_call(call).out.dtype == DType::f64 ? Support::no("f64") : Support::yes();
+  }
+  static size_t workspace_bytes(const Call<Op>& call, const NoConfig&, const DeviceProperties&) {
+    const CudaCall c = pooling::cuda_call(call);
+    return pooling::survey_bytes(c) + static_cast<size_t>(kSlices * c.out.num_elements()) * sizeof(double);
+  }
+  static void run(const Call<Op>& call, const RunContext& context) {
+    const CudaCall c = pooling::cuda_call(call);
+    const cuda::PoolingProblem problem = surveyed(c, context, kThreads);
+    if (!is_wanted<Op>(c)) return;
+    switch (c.out.dtype) {
+      case DType::f32:
+        return run_tiles<Number::f32>(c, problem, context);
+      case DType::f16:
+        return run_tiles<Number::f16>(c, problem, context);
+      default:
+        return run_tiles<Number::bf16>(c, problem, context);
+    }
+  }
+
+  template <Number kNumber>
+  static void run_tiles(const CudaCall& c, const cuda::PoolingProblem& problem, const RunContext& context) {
+    using Tiles = cuda::PoolingTiles<kNumber, kTile, HostBlock>;
+    const auto is_aligned = [](const cuda::TensorRef& t) {
+      bool aligned = reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+      for (const cuda::int64 stride : t.strides) aligned = aligned && stride % cuda::kVectorLength<kNumber> == 0;
+      return aligned;
+    };
+    cuda::PoolingLaunch launch;
+    launch.whole_vectors = is_aligned(problem.x) && is_aligned(problem.out);
+    launch.slices = c.p.num_tokens % 2 == 0 ? kSlices : 1;
+    launch.slice_sums = reinterpret_cast<double*>(context.workspace.data() + pooling::survey_bytes(c));
+    launch.block_rows = kBlockRows;
+    const int64_t column_tiles = (c.p.dim + Tiles::kColumns - 1) / Tiles::kColumns;
+    const int64_t parts =
+        kBackward ? (c.p.num_tokens + kBlockRows - 1) / kBlockRows : c.p.num_means * int64_t{launch.slices};
+    const auto blocks = static_cast<cuda::uint32>(c.p.num_batches * parts * c.p.num_heads * column_tiles);
+
+    typename Tiles::Shared shared;
+    testing::run_block(kThreads, [&](HostBlock block) {
+      const Tiles tiles(problem, launch, block, shared);
+      for (cuda::uint32 n = 0; n < blocks; ++n)
+        if constexpr (kBackward)
+          tiles.spread(n);
+        else
+          tiles.pool(n);
+    });
+    if (!kBackward && launch.slices > 1) cuda::combine_slices<kNumber>(problem, launch, 0, 1);
+  }
+};
+
+template <class Kernel>
+class PoolingOnHost : public ::testing::Test {
+ protected:
+  using Op = typename Kernel::Op;
+  const testing::TestOperation& tests =
+      std::is_same_v<Op, MeanPooling> ? testing::mean_pooling_tests() : testing::mean_pooling_backward_tests();
+  const testing::Kernel kernel = std::make_shared<const KernelInfo>(make_kernel<Op, typename Kernel::Type>());
+
+  void meet(const testing::Problem& problem) {
+    if (testing::flops_of(problem) > Kernel::kLargest) return;
+    const testing::Answer answer = tests.oracle(problem, testing::kTestBudget);
+    const testing::Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
+    EXPECT_EQ(report(problem, kernel, verdict), "");
+    met += verdict.supported ? 1 : 0;
+  }
+
+  int met = 0;
+};
+
+template <class Operation, class K, int kMostFlops>
+struct Tested {
+  using Op = Operation;
+  using Type = K;
+  static constexpr double kLargest = kMostFlops;
+};
+using Kernels = ::testing::Types<Tested<MeanPooling, ReferenceOnHost<MeanPooling, 1>, 2'000'000>,
+                                 Tested<MeanPoolingBackward, ReferenceOnHost<MeanPoolingBackward, 1>, 2'000'000>,
+                                 Tested<MeanPooling, ReferenceOnHost<MeanPooling, 3>, 50'000>,
+                                 Tested<MeanPoolingBackward, ReferenceOnHost<MeanPoolingBackward, 3>, 50'000>,
+                                 Tested<MeanPooling, TilesOnHost<MeanPooling>, 50'000>,
+                                 Tested<MeanPoolingBackward, TilesOnHost<MeanPoolingBackward>, 50'000>>;
+TYPED_TEST_SUITE(PoolingOnHost, Kernels);
+
+TYPED_TEST(PoolingOnHost, meets_the_named_cases) {
+  for (const testing::Case& one : this->tests.cases) this->meet(one.make());
+  EXPECT_GE(this->met, 200);
+}
+
+TYPED_TEST(PoolingOnHost, meets_random_problems) {
+  for (uint64_t seed = 1; seed <= 400 && !this->HasFailure(); ++seed)
+    this->meet(this->tests.random({.seed = seed, .size = testing::Size::small, .hostile = seed % 2 == 0}));
+  EXPECT_GE(this->met, 200);
+}
+
+}  // namespace
+}  // namespace ejk
