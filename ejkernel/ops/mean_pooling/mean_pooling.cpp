@@ -62,7 +62,8 @@ Work MeanPoolingBackward::work(const Call<MeanPoolingBackward>& call) {
 
 std::span<const KernelInfo* const> MeanPoolingBackward::kernels() {
   using namespace mean_pooling_kernels;
-  static const KernelInfo* const list[] = {&backward_cuda(), &backward_cuda_reference(), &backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cuda(), &backward_cuda_reference(), &backward_cpu(),
+                                           &backward_reference()};
   return list;
 }
 

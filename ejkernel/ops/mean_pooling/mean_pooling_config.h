@@ -5,8 +5,8 @@ namespace ejk::cuda {
 
 inline constexpr int kPoolingThreads = 256;
 
-/// A block is `rows` x `vectors` threads. A thread takes one vector of 16 bytes of every `rows`-th row, and has `unroll`
-/// of them, a power of two, on their way from memory at a time.
+/// A block is `rows` x `vectors` threads. A thread takes one vector of 16 bytes of every `rows`-th row, and has
+/// `unroll` of them, a power of two, on their way from memory at a time.
 struct MeanPoolingTile {
   int vectors, rows, unroll;
 };
