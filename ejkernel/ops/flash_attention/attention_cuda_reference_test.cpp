@@ -1,14 +1,17 @@
 // The device code of `cuda_reference` as host C++, with blocks of one thread and of three: on the problems that every
 // kernel of the host meets, by the same rule.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 #include "ejkernel/ops/attention/attention_internal.h"
 #include "ejkernel/ops/flash_attention/attention_cuda_reference_internal.h"
 #include "ejkernel/ops/flash_attention/attention_formula.cuh"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_internal.h"
 #include "ejkernel/testing/check.h"
+#include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/host_block.h"
 #include "ejkernel/testing/operations.h"
 
@@ -18,6 +21,7 @@ namespace {
 using attention::BackwardInputs;
 using attention::ForwardResults;
 using cuda::Number;
+using ::testing::ElementsAre;
 using testing::HostBlock;
 
 static_assert(static_cast<int>(Number::boolean) == static_cast<int>(DType::boolean));
@@ -157,6 +161,32 @@ TYPED_TEST(AttentionFormulaOnHost, meets_random_problems) {
 
 TYPED_TEST(AttentionFormulaOnHost, does_not_depend_on_the_order_of_its_threads) {
   EXPECT_EQ(this->meets_some(100, testing::Size::tiny, this->many_threads, 1e5), 100);
+}
+
+TEST(AttentionCudaReference, launches_a_step_for_each_gradient_that_is_wanted) {
+  const testing::FakeCuda fake;
+  constexpr Device kGpu = {DeviceKind::cuda, 0};
+  const auto on_gpu = [&](const Shape& shape) { return Array::zeros(DType::f64, shape, kGpu); };
+  const Array query = on_gpu({2, 5, 4, 8}), key = on_gpu({2, 7, 2, 8}), bias = on_gpu({1, 4, 1, 7});
+  const Array sinks = on_gpu({4, 3}), lse = on_gpu({2, 4, 5});
+  const FlashAttentionBackward::Inputs in = {
+      {.query = query, .key = key, .value = key, .bias = bias, .softmax_aux = sinks}, query, lse, query, {}};
+  const auto grads = execute<FlashAttentionBackward>(in, {});
+  const auto blocks = [&] {
+    std::vector<unsigned> all;
+    for (const testing::FakeCuda::Launch& launch : fake.launches()) {
+      EXPECT_EQ(launch.instance, "ejk::cuda::attention_backward<ejk::cuda::Number(0)>");
+      all.push_back(launch.grid[0]);
+    }
+    return all;
+  };
+  // Query rows, key rows, elements of the bias and of the sinks.
+  EXPECT_THAT(blocks(), ElementsAre(2u * 4 * 5, 2u * 2 * 7, 4u * 7, 4u * 3));
+
+  const auto plan = ejk::plan<FlashAttentionBackward>(in, {});
+  const Array workspace(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, kGpu);
+  plan.run(in, {.query = grads.query}, {.workspace = {workspace.as<std::byte>(), plan.workspace_bytes()}});
+  EXPECT_EQ(blocks().size(), 5u) << "only the rows' step";
 }
 
 }  // namespace

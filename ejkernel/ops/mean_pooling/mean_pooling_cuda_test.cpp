@@ -1,12 +1,17 @@
 // The device code of `cuda` and `cuda_reference` as host C++, with blocks of one thread and of six: on the problems
 // that every kernel of the host meets, by the same rule.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
 
 #include "ejkernel/ops/mean_pooling/mean_pooling_cases.h"
 #include "ejkernel/ops/mean_pooling/mean_pooling_cuda_internal.h"
 #include "ejkernel/ops/mean_pooling/mean_pooling_formula.cuh"
 #include "ejkernel/ops/mean_pooling/mean_pooling_tiles.cuh"
 #include "ejkernel/testing/check.h"
+#include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/host_block.h"
 
 namespace ejk {
@@ -15,6 +20,7 @@ namespace {
 using cuda::MeanPoolingTile;
 using cuda::Number;
 using pooling::CudaCall;
+using ::testing::ElementsAre;
 using testing::HostBlock;
 
 constexpr int64_t kSlices = 3, kBlockRows = 5;
@@ -160,6 +166,59 @@ TYPED_TEST(PoolingOnHost, meets_random_problems) {
   for (uint64_t seed = 1; seed <= 400 && !this->HasFailure(); ++seed)
     this->meet(this->tests.random({.seed = seed, .size = testing::Size::small, .hostile = seed % 2 == 0}));
   EXPECT_GE(this->met, 200);
+}
+
+// ---- what is launched ----
+
+constexpr Device kGpu = {DeviceKind::cuda, 0};
+
+/// The kernels that calls launch on a device that is not there, by their names without template arguments.
+class PoolingLaunches : public ::testing::Test {
+ protected:
+  static Array on_gpu(DType dtype, const Shape& shape) { return Array::zeros(dtype, shape, kGpu); }
+
+  std::vector<std::string> launched() const {
+    std::vector<std::string> names;
+    for (const testing::FakeCuda::Launch& launch : fake.launches()) {
+      const std::string_view name = launch.instance.substr(std::string_view("ejk::cuda::").size());
+      names.emplace_back(name.substr(0, name.find('<')));
+    }
+    return names;
+  }
+
+  testing::FakeCuda fake;
+};
+
+TEST_F(PoolingLaunches, one_launch_pools_many_groups_and_two_pool_a_few_long_ones) {
+  mean_pooling({.x = on_gpu(DType::bf16, {200, 64, 4096})});
+  EXPECT_THAT(launched(), ElementsAre("mean_pooling"));
+  EXPECT_EQ(fake.launches()[0].grid[0], 200u * 4);  // 4096 columns of bf16 are four tiles of 128 vectors
+  mean_pooling({.x = on_gpu(DType::bf16, {2, 8192, 512})});
+  EXPECT_THAT(launched(), ElementsAre("mean_pooling", "mean_pooling", "mean_pooling_combine"));
+  EXPECT_EQ(fake.launches()[1].grid[0], 2u * 128) << "slices of 64 rows, two rounds of loads for each thread";
+}
+
+TEST_F(PoolingLaunches, index_tensors_are_surveyed_when_kernels_need_to_know) {
+  const Array x = on_gpu(DType::f32, {40, 24, 96}), packed = on_gpu(DType::f32, {40, 96});
+  const Array chunked = on_gpu(DType::f32, {40, 2, 96}), cu_seqlens = on_gpu(DType::i32, {9});
+  mean_pooling({.x = x, .mask = on_gpu(DType::boolean, {40, 24})});
+  EXPECT_THAT(launched(), ElementsAre("mean_pooling_survey", "mean_pooling"));
+  EXPECT_EQ(fake.launches()[0].grid[0], 40u) << "a block for each entry of the batch";
+  mean_pooling({.x = chunked, .cu_seqlens = cu_seqlens}, {.chunk_size = 4});
+  EXPECT_EQ(launched()[2], "mean_pooling_survey");
+  EXPECT_EQ(fake.launches()[2].grid[0], 1u);
+  const size_t before = launched().size();
+  mean_pooling({.x = packed, .cu_seqlens = cu_seqlens});
+  EXPECT_EQ(launched()[before], "mean_pooling") << "whole sequences need none";
+  execute<MeanPoolingBackward>({.d_out = on_gpu(DType::f32, {8, 96}), .cu_seqlens = cu_seqlens}, {.num_tokens = 40});
+  const std::vector<std::string> all = launched();
+  EXPECT_THAT(std::vector(all.end() - 2, all.end()), ElementsAre("mean_pooling_survey", "mean_pooling_backward"));
+}
+
+TEST_F(PoolingLaunches, what_the_fast_kernel_declines_is_pooled_in_double) {
+  mean_pooling({.x = on_gpu(DType::f64, {3, 5, 7})});
+  EXPECT_THAT(launched(), ElementsAre("mean_pooling_reference"));
+  EXPECT_EQ(fake.launches()[0].grid[0], 3u);
 }
 
 }  // namespace
