@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ejkernel/core/environment.h"
+#include "ejkernel/core/allocator.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
@@ -28,6 +29,11 @@ struct Plan::State {
   }
 };
 
+// What a plan keeps of an address: how it is aligned, which kernels may ask for. A spec without data counts as aligned.
+static void* alignment_of(const void* data) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) % kHostAlignment);
+}
+
 Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                 const PlanOptions& options) {
   return make(KernelRegistry::instance().find(operation), inputs, params, options);
@@ -42,7 +48,7 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
   state->checked = check_call(*operation->declaration, inputs, params);
   for (Tensor& input : state->inputs) {
     if (input.present()) state->device = input.device;
-    input.data = nullptr;
+    input.data = alignment_of(input.data);
   }
   state->properties = &device_properties(state->device);
   state->choice = choose({.operation = std::move(operation),

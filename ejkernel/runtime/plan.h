@@ -25,7 +25,7 @@ struct RunOptions {
 /// contents on the host side of a device call.
 class EJK_API Plan {
  public:
-  /// Validates, chooses and binds. Tensors are specs here: their data is not looked at.
+  /// Validates, chooses and binds. Tensors are specs here: their data is not looked at, only how it is aligned.
   static Plan make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                    const PlanOptions& options = {});
   static Plan make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
@@ -40,7 +40,7 @@ class EJK_API Plan {
   const PlanOptions& options() const;  ///< what was asked for
   const Dims& dims() const;
   int form() const;
-  std::span<const Tensor> inputs() const;  ///< specs; their data is null
+  std::span<const Tensor> inputs() const;  ///< specs; of their data only the address modulo 64 is kept
   const ParamsBlock& params() const;
   std::span<const OutputSpec> outputs() const;
   Device device() const;

@@ -19,9 +19,9 @@ struct Sm90Lengths {
 Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Params& params,
                       const DeviceProperties& device);
 
-/// Whether TMA can walk a [batch, rows, heads, dim] tensor of 16-bit elements.
+/// Whether TMA can walk a [batch, rows, heads, dim] tensor of 16-bit elements: multiples of 16 bytes everywhere.
 bool fits_tensor_map(const Tensor& t);
-/// Strides are known when a call is planned, addresses only when it runs: InvalidArgument where they do not fit.
+/// A plan knows how its tensors were aligned; those that it runs on may not be: InvalidArgument.
 void require_alignment(std::string_view operation, std::string_view argument, const Tensor& t);
 /// The first `num_rows` rows of such a tensor in tiles of `tile_rows` x dim, each split into columns of 64 in the
 /// 128-byte swizzle.

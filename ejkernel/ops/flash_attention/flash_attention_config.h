@@ -51,4 +51,48 @@ struct FlashForwardShape {
         passes_blocks(variant.causal && rows >= 2 * keys && (rows - 64 + keys - 1) / keys <= stages) {}
 };
 
+struct FlashBackwardVariant {
+  cuda::HalfType type;
+  int head_dim;  ///< 64 or 128
+  bool causal;
+  bool deterministic;  ///< sums of dQ are added in a fixed order
+};
+
+/// A block holds 128 keys, 64 in each of its two consumers, and walks the queries `block_q` at a time.
+struct FlashBackwardConfig {
+  int block_q;  ///< 64 or 128
+  int stages;   ///< blocks of queries and cotangents in shared memory
+};
+
+struct FlashBackwardShape {
+  static constexpr int kBarrierBytes = 256;
+
+  int dim, keys, rows, stages, threads;
+  int key_bytes, row_bytes, statistics_bytes, d_score_bytes, d_query_bytes;
+  int value_offset, query_offset, d_out_offset, d_score_offset, d_query_offset, lse_offset, delta_offset,
+      barrier_offset;
+  int shared_bytes;
+
+  constexpr FlashBackwardShape(FlashBackwardVariant variant, FlashBackwardConfig config)
+      : dim(variant.head_dim),
+        keys(128),
+        rows(config.block_q),
+        stages(config.stages),
+        threads(3 * 128),
+        key_bytes(keys * dim * 2),
+        row_bytes(rows * dim * 2),
+        statistics_bytes(rows * 4),
+        d_score_bytes(keys * rows * 2),
+        d_query_bytes(rows * dim * 4),
+        value_offset(key_bytes),
+        query_offset(2 * key_bytes),
+        d_out_offset(query_offset + stages * row_bytes),
+        d_score_offset(d_out_offset + stages * row_bytes),
+        d_query_offset(d_score_offset + 2 * d_score_bytes),
+        lse_offset(d_query_offset + d_query_bytes),
+        delta_offset(lse_offset + stages * statistics_bytes),
+        barrier_offset(delta_offset + stages * statistics_bytes),
+        shared_bytes(barrier_offset + kBarrierBytes) {}
+};
+
 }  // namespace ejk

@@ -38,7 +38,7 @@ Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Pa
   if (lengths.num_rows == 0 || lengths.kv_len <= 0) return no("there is no key to see");
   if (lengths.num_rows > INT32_MAX || in.key.shape[1] > INT32_MAX) return no("it counts rows with 32 bits");
   for (const Tensor* tensor : {&in.query, &in.key, &in.value})
-    if (!fits_tensor_map(*tensor)) return no("TMA takes strides that are multiples of 16 bytes");
+    if (!fits_tensor_map(*tensor)) return no("TMA takes addresses and strides that are multiples of 16 bytes");
   return Support::yes();
 }
 
@@ -52,6 +52,7 @@ Sm90Lengths::Sm90Lengths(const FlashAttention::Inputs& in, const FlashAttention:
 }
 
 bool fits_tensor_map(const Tensor& t) {
+  if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return false;
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t bytes = t.strides[axis] * 2;
     if (t.shape[axis] > 1 && (bytes <= 0 || bytes % 16 != 0 || bytes >= int64_t{1} << 40)) return false;
@@ -60,10 +61,9 @@ bool fits_tensor_map(const Tensor& t) {
 }
 
 void require_alignment(std::string_view operation, std::string_view argument, const Tensor& t) {
-  if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0 || !fits_tensor_map(t))
-    throw_invalid(operation, argument, "start at and step by multiples of 16 bytes for kernel cuda_sm90",
-                  fmt::format("address {}, strides {}", t.data, to_string(t.strides)),
-                  "align it, or ask for kernel cuda_reference");
+  if (!fits_tensor_map(t))
+    throw_invalid(operation, argument, "start at a multiple of 16 bytes, as it did when the call was planned",
+                  fmt::format("address {}", t.data), "plan with the tensor that will be run");
 }
 
 cuda::TensorMap tile_map(const Tensor& t, int64_t num_rows, int tile_rows) {
@@ -155,8 +155,7 @@ struct FlashAttentionSm90 {
     attention::require_alignment(FlashAttention::kName, "query", in.query);
     attention::require_alignment(FlashAttention::kName, "key", in.key);
     attention::require_alignment(FlashAttention::kName, "value", in.value);
-    attention::require_alignment(FlashAttention::kName, "out", out);
-
+    const cuda::CurrentDevice current(context.device->device);
     const FlashForwardShape shape(variant(call), config);
     const attention::Sm90Lengths lengths(in, call.params);
     const int64_t q_len = in.query.shape[1], heads = in.query.shape[2], batch = in.query.shape[0];
@@ -166,6 +165,7 @@ struct FlashAttentionSm90 {
                                         .key = attention::tile_map(in.key, lengths.kv_len, shape.keys),
                                         .value = attention::tile_map(in.value, lengths.kv_len, shape.keys),
                                         .out = out.as<char>(),
+                                        .out_is_aligned = attention::fits_tensor_map(out),
                                         .lse = lse.as<float>(),
                                         .out_row = out.strides[1] * 2,
                                         .out_head = out.strides[2] * 2,

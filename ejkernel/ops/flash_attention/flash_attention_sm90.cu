@@ -12,6 +12,7 @@
 #include "ejkernel/ops/flash_attention/flash_attention_config.h"
 #include "ejkernel/platform/cuda/device/half.cuh"
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
+#include "ejkernel/platform/cuda/device/store_rows.cuh"
 #include "ejkernel/platform/cuda/device/tma.cuh"
 #include "ejkernel/platform/cuda/device/warp.cuh"
 #include "ejkernel/platform/cuda/device/wgmma.cuh"
@@ -306,28 +307,13 @@ struct FlashForwardConsumer {
       const int row = row_of(tile) + 8 * r;
       sum[r] = quad_sum(sum[r]);
       const float factor = sum[r] == 0 ? 0 : reciprocal_approximate(sum[r]);
-      // Each lane of the quad gets 16 bytes of every 64 of the row.
-      uint32 words[kShape.dim / 32][4];
-#pragma unroll
-      for (int group = 0; group < kShape.dim / 32; ++group) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int i = group * 16 + j * 4 + r * 2;
-          words[group][j] = pack<kVariant.type>(outputs[i] * factor, outputs[i + 1] * factor);
-        }
-        quad_transpose(words[group]);
-      }
-      if (row < args.schedule.q_len) {
-        char* to = args.out + tile.batch * args.out_batch + tile.head * args.out_head + row * args.out_row;
-#pragma unroll
-        for (int group = 0; group < kShape.dim / 32; ++group) {
-          const uint32(&w)[4] = words[group];
-          *reinterpret_cast<uint4*>(to + group * 64 + lane_index() % 4 * 16) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-        if (args.lse != nullptr && lane_index() % 4 == 0)
-          args.lse[tile.batch * args.lse_batch + tile.head * args.lse_head + row * args.lse_row] =
-              sum[r] == 0 ? kNegativeInfinity : (shift[r] + log2_approximate(sum[r])) * kLn2;
-      }
+      const bool exists = row < args.schedule.q_len;
+      store_row<kVariant.type>(outputs, r, factor,
+                               args.out + tile.batch * args.out_batch + tile.head * args.out_head + row * args.out_row,
+                               exists, args.out_is_aligned);
+      if (exists && args.lse != nullptr && lane_index() % 4 == 0)
+        args.lse[tile.batch * args.lse_batch + tile.head * args.lse_head + row * args.lse_row] =
+            sum[r] == 0 ? kNegativeInfinity : (shift[r] + log2_approximate(sum[r])) * kLn2;
     }
   }
 };

@@ -17,6 +17,27 @@ EJK_DEVICE uint32 pack(float low, float high) {
   return word;
 }
 
+/// The two floats of a word.
+template <HalfType kType>
+EJK_DEVICE float2 unpack(uint32 word) {
+  float2 x;
+  if constexpr (kType == HalfType::bf16) {
+    x.x = __uint_as_float(word << 16);
+    x.y = __uint_as_float(word & 0xffff0000u);
+  } else {
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+        : "=f"(x.x), "=f"(x.y)
+        : "r"(word));
+  }
+  return x;
+}
+/// Sum of products of two words.
+template <HalfType kType>
+EJK_DEVICE float dot(uint32 a, uint32 b) {
+  const float2 x = unpack<kType>(a), y = unpack<kType>(b);
+  return x.x * y.x + x.y * y.y;
+}
+
 /// 2^x to about 2 ulp; results below 2^-126 are 0.
 EJK_DEVICE float exp2_approximate(float x) {
   float y;

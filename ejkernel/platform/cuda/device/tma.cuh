@@ -17,6 +17,30 @@ EJK_DEVICE void load_tile(void* to, const TensorMap& map, Mbarrier& full, int c0
       : "memory");
 }
 
+/// Loads contiguous bytes: a multiple of 16, both ends aligned to 16.
+EJK_DEVICE void load_bytes(void* to, const void* from, int bytes, Mbarrier& full) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(&full))
+               : "memory");
+}
+
+/// Adds contiguous floats in shared memory to as many in global memory, one after the other in any order; a group of
+/// its own. What wrote them must have passed fence_shared_writes() and a barrier.
+EJK_DEVICE void add_floats(float* to, const void* from, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Until the thread's groups have read their shared memory.
+EJK_DEVICE void wait_groups_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Until they have written as well.
+EJK_DEVICE void wait_groups() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+/// Ordinary stores to shared memory become visible to the copy engine and the matrix units; a barrier must follow.
+EJK_DEVICE void fence_shared_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 /// Fetches the map itself ahead of its first use.
 EJK_DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 

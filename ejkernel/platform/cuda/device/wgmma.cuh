@@ -36,6 +36,18 @@ EJK_DEVICE Operand n_major_operand(const void* tile, int column_tile_bytes) {
 }
 enum class Major : int { k, n };
 
+/// Writes 16 columns of a packed accumulator, elements 8 s .. 8 s + 7 of its thread's as words 0..3, into a K- or
+/// N-major tile of 128-byte rows in the 128-byte swizzle: rows 16 w .. 16 w + 15 of the warp's tile, columns 16 s .. 16
+/// s + 15.
+EJK_DEVICE void store_columns(uint32 tile, int first_row, int step, const uint32* words) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int row = first_row + lane % 16, chunk = step * 2 + lane / 16;
+  const uint32 address = tile + row * 128 + ((chunk ^ row % 8) << 4);
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 // ---- order ----
 
 /// Before the first product of a batch: registers written so far are what it reads.
