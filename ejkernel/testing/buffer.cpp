@@ -99,15 +99,17 @@ Placed place(DType dtype, const Shape& shape, const Layout& layout) {
   return {std::move(buffer), view};
 }
 
-Layout random_layout(Random& random, DType dtype, int rank) {
+Layout random_layout(Random& random, DType dtype, int rank, size_t alignment) {
   Layout layout;
   if (random.chance(0.5) || rank == 0) return layout;
   const auto size = static_cast<size_t>(bits(dtype) <= 8 ? 1 : bits(dtype) / 8);
-  if (random.chance(0.5)) layout.skew = size * static_cast<size_t>(random.below(static_cast<int64_t>(64 / size)));
-  if (random.chance(0.3)) layout.offset = random.between(1, 70);
+  const size_t unit = std::max(size, alignment);
+  const auto elements = static_cast<int64_t>(unit / size);
+  if (random.chance(0.5)) layout.skew = unit * static_cast<size_t>(random.below(static_cast<int64_t>(64 / unit)));
+  if (random.chance(0.3)) layout.offset = random.between(1, 70) * elements;
   for (int axis = 0; axis < rank; ++axis) {
     layout.order.push_back(axis);
-    layout.padding.push_back(random.chance(0.3) ? random.between(1, 9) : 0);
+    layout.padding.push_back(random.chance(0.3) ? random.between(1, 9) * elements : 0);
     if (axis < rank - 1 && random.chance(0.05)) layout.reversed |= uint32_t{1} << axis;
   }
   if (rank >= 3 && random.chance(0.5)) {  // the last axis stays the fastest

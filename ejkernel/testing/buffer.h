@@ -66,8 +66,9 @@ struct Placed {
 Placed place(DType dtype, const Shape& shape, const Layout& layout = {});
 
 /// A layout that every operation accepts for inputs and outputs: the last axis contiguous, no repeated axis, aligned
-/// elements. Plain in half of the cases.
-Layout random_layout(Random& random, DType dtype, int rank);
+/// elements. Plain in half of the cases. Where rows start is a multiple of `alignment` bytes, as far as their own
+/// length is.
+Layout random_layout(Random& random, DType dtype, int rank, size_t alignment = 1);
 
 /// Where bytes outside the view's elements have changed; empty: nowhere. Overwrites the elements with the fill.
 std::string stray_writes(const Placed& placed);

@@ -194,6 +194,19 @@ TEST(CheckOnDevice, catches_what_is_wrong_in_the_devices_memory) {
   EXPECT_THAT(failures_on_gpu<Wrong::throws>(), HasSubstr("reproduce: ejk check toy --kernel=double11 --device=cuda"));
 }
 
+TEST(RandomLayout, keeps_rows_at_multiples_of_the_alignment) {
+  Random random(1);
+  int strided = 0;
+  for (int n = 0; n < 200; ++n) {
+    const Placed placed = place(DType::bf16, {2, 3, 5, 64}, random_layout(random, DType::bf16, 4, 16));
+    strided += !is_contiguous(placed.view);
+    for (int64_t row = 0; row < 30; ++row)
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(placed.view.as<uint16_t>() + element_offset(placed.view, 64 * row)) % 16,
+                0u);
+  }
+  EXPECT_GT(strided, 50);
+}
+
 // ---- the judge ----
 
 Expected expected_of(std::vector<double> ref) {

@@ -48,7 +48,8 @@ class Builder {
   int64_t value_dim() const { return c_.value_dim == 0 ? c_.head_dim : c_.value_dim; }
 
   Tensor add(std::string_view name, DType dtype, const Shape& shape) {
-    return problem_.add(name, dtype, shape, c_.random_layouts ? random_layout(random_, dtype, shape.rank()) : Layout{});
+    return problem_.add(name, dtype, shape,
+                        c_.random_layouts ? random_layout(random_, dtype, shape.rank(), c_.alignment) : Layout{});
   }
 
   void add_rows() {

@@ -52,7 +52,8 @@ struct AttentionCase {
 
   Data data = Data::normal;
   bool random_layouts = false;
-  bool poison = true;  ///< NaN wherever nothing may read
+  size_t alignment = 1;  ///< of rows in them, in bytes
+  bool poison = true;    ///< NaN wherever nothing may read
   bool hostile = false;
   uint64_t seed = 0;
 };

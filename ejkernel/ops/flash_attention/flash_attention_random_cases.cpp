@@ -204,7 +204,8 @@ class Draw {
     c_.params.causal = random_.chance(0.5);
     if (random_.chance(0.2)) c_.params.softmax_scale = random_.pick({0.3, 1.0, -0.2, 0.0});
     if (random_.chance(0.1)) c_.data = random_.pick({Data::equal, Data::subnormal});
-    c_.random_layouts = random_.chance(0.3);
+    c_.random_layouts = random_.chance(0.4);
+    if (random_.chance(0.7)) c_.alignment = 16;
     // Looking for rows that nothing reads takes a visit to every pair.
     c_.poison = c_.batch * c_.num_q_heads * c_.q_len * c_.kv_len < (1 << 20);
     return std::move(c_);
