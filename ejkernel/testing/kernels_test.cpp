@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ejkernel/testing/check.h"
+#include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/gradient_check.h"
 #include "ejkernel/testing/operations.h"
 
@@ -90,6 +91,25 @@ TEST_P(EveryKernelAtRandom, is_exact_where_every_arithmetic_is) {
       EXPECT_EQ(report(exact.problem, kernel, verdict), "");
     }
   }
+}
+
+/// Host halves of kernels for a GPU: a fake one compiles and launches nothing, but refuses launches beyond its limits.
+TEST_P(EveryKernelAtRandom, plans_and_launches_on_a_gpu_that_computes_nothing) {
+  const Batch& batch = GetParam();
+  const Device gpu{DeviceKind::cuda, 0};
+  const std::vector<Kernel> kernels = kernels_of(*batch.tests->declaration, gpu);
+  if (kernels.empty()) GTEST_SKIP() << batch.tests->name() << " has no kernel for a GPU";
+  const FakeCuda fake;
+  for (int n = 0; n < 2 * batch.count && !HasFailure(); ++n) {
+    const Problem problem =
+        batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n), .size = Size::small, .dense = n % 2 == 0});
+    for (const Kernel& kernel : kernels) {
+      const Outcome outcome = run_guarded(problem, kernel, {.seed = problem.seed, .device = gpu});
+      EXPECT_TRUE(outcome.faults.empty()) << kernel->name << ", " << problem.label << ": " << outcome.faults.front();
+    }
+  }
+  EXPECT_EQ(fake.num_blocks(), 0u) << "device memory was not given back";
+  EXPECT_EQ(fake.num_contexts(), 0u);
 }
 
 /// The reference's gradient against central differences of the reference: what every other gradient is judged by.
