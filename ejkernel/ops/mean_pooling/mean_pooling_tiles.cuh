@@ -69,12 +69,16 @@ class PoolingTiles {
     double sums[kVector] = {};
     if (has_whole_vector(column)) {
       for (int64 row = begin + row_; row < end; row += kTile.rows * kTile.unroll) {
-        Vector16 vectors[kTile.unroll];
+        // The mask first, and without branches: its loads are on their way together as well.
+        bool counts[kTile.unroll];
         for (int u = 0; u < kTile.unroll; ++u) {
           const int64 r = row + u * kTile.rows;
-          const bool counts = r < end && p_.selected(b, r);
-          vectors[u] = counts ? load_once<kNumber>(p_.x.data, at + r * p_.x.strides[1]) : Vector16{};
+          counts[u] = p_.selected(b, min<int64>(r, end - 1)) & (r < end);
         }
+        Vector16 vectors[kTile.unroll];
+        for (int u = 0; u < kTile.unroll; ++u)
+          vectors[u] =
+              counts[u] ? load_once<kNumber>(p_.x.data, at + (row + u * kTile.rows) * p_.x.strides[1]) : Vector16{};
         add(vectors, sums);
       }
     } else {
