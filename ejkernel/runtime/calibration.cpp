@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "ejkernel/core/tensor.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/peak.h"
-#include "ejkernel/platform/cuda/driver.h"
+#include "ejkernel/platform/cuda/program.h"
 #include "ejkernel/runtime/device_timer.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/timer.h"
@@ -54,31 +56,65 @@ double read_rate(int64_t cache_bytes, double seconds) {
   });
 }
 
+/// Best rate of `run`, which does `work` on the stream it is given, within `seconds`.
+double best_device_rate(Device device, double seconds, double work, std::function<void(int64_t, void*)> run) {
+  const Sampler sampler = make_device_sampler(device, std::move(run), /*cold_bytes=*/0);
+  double best = 0;
+  for (const double end = now_seconds() + seconds; best == 0 || now_seconds() < end;)
+    best = std::max(best, work / sampler());
+  return best;
+}
+
+/// A kernel that only computes: `flops` in each block and round.
+struct PeakKernel {
+  const char *file, *instance;
+  int blocks_per_unit, shared_bytes;
+  double flops;
+};
+// Of 256 threads each: 16 multiply-adds; two products of [64, 64] and [64, 256].
+constexpr PeakKernel kFloat32{"ejkernel/platform/cuda/device/peak_float32.cu", "ejk::peak_float32", 8, 0, 256 * 16 * 2};
+constexpr PeakKernel kBfloat16{"ejkernel/platform/cuda/device/peak_bfloat16_sm90.cu", "ejk::peak_bfloat16", 1,
+                               (2 * 64 + 256) * 128, 2 * 64 * 256 * 64 * 2};
+
+double arithmetic_rate(const DeviceProperties& properties, double seconds, const PeakKernel& kernel) {
+  constexpr int kRounds = 4000;
+  const auto program = cuda::load_program(
+      {.file = kernel.file, .instance = kernel.instance, .shared_bytes = kernel.shared_bytes}, properties);
+  const Array sink(DType::f32, {1}, properties.device);
+  synchronize(properties.device);
+  const auto blocks = static_cast<unsigned>(kernel.blocks_per_unit * properties.num_units);
+  const double work = kernel.flops * kRounds * static_cast<double>(blocks);
+  return best_device_rate(properties.device, seconds, work, [&](int64_t, void* stream) {
+    const RunContext context{.stream = stream, .code = program.get(), .device = &properties};
+    cuda::launch(context, {.x = blocks}, {.x = 256}, sink.as<float>(), kRounds);
+  });
+}
+
 double copy_rate(Device device, double seconds) {
   constexpr int64_t kBytes = int64_t{1} << 30;
   const Array source = Array::zeros(DType::u8, {kBytes}, device), target(DType::u8, {kBytes}, device);
   synchronize(device);
   const auto address = [](const Array& array) { return reinterpret_cast<cuda::abi::CUdeviceptr>(array.data()); };
-  const Sampler sampler = make_device_sampler(
-      device,
-      [&](int64_t, void* stream) {
-        const cuda::CurrentDevice current(device);
-        cuda::driver().copy_on_device(address(target), address(source), kBytes,
-                                      static_cast<cuda::abi::CUstream>(stream));
-      },
-      /*cold_bytes=*/0);
-  double best = 0;
-  for (const double end = now_seconds() + seconds; best == 0 || now_seconds() < end;)
-    best = std::max(best, 2 * static_cast<double>(kBytes) / sampler());
-  return best;
+  return best_device_rate(device, seconds, 2 * static_cast<double>(kBytes), [&](int64_t, void* stream) {
+    const cuda::CurrentDevice current(device);
+    cuda::driver().copy_on_device(address(target), address(source), kBytes, static_cast<cuda::abi::CUstream>(stream));
+  });
+}
+
+Peaks measure_gpu(const DeviceProperties& properties, double seconds) {
+  Peaks peaks{.num_threads = properties.num_units, .f16_as_bf16 = true};
+  peaks.flops_per_second = arithmetic_rate(properties, seconds / 3, kFloat32);
+  if (properties.compute_capability == 90)
+    peaks.bf16_flops_per_second = arithmetic_rate(properties, seconds / 3, kBfloat16);
+  peaks.bytes_per_second = copy_rate(properties.device, seconds / 3);
+  return peaks;
 }
 
 }  // namespace
 
 Peaks measure_peaks(Device device, double seconds) {
   const DeviceProperties& properties = device_properties(device);
-  if (device.kind != DeviceKind::cpu)
-    return {.bytes_per_second = copy_rate(device, seconds), .num_threads = properties.num_units};
+  if (device.kind != DeviceKind::cpu) return measure_gpu(properties, seconds);
   Peaks peaks{.num_threads = cpu::num_threads()};
   peaks.flops_per_second = arithmetic_rate(peaks.num_threads, seconds / 3, cpu::multiply_add);
   if (cpu::bf16_multiply_add(1) > 0)

@@ -9,17 +9,20 @@ namespace ejk {
 
 /// Rates of the whole device with the threads that the library uses on it. `flops_per_second` counts float32
 /// multiply-adds as two; `bf16_flops_per_second` is of products of bfloat16 pairs summed in float32, 0 where no
-/// instruction does that; `bytes_per_second` is reading memory beyond every cache. Of a GPU only the last is measured
-/// (the others are 0): a copy, with what is read and what is written.
+/// instruction does that or, on a GPU, where it was not measured; `bytes_per_second` is reading memory beyond every
+/// cache, on a GPU copying it, with what is read and what is written. A GPU's matrix units take float16 at bfloat16's
+/// rate.
 struct Peaks {
   double flops_per_second = 0;
   double bf16_flops_per_second = 0;
   double bytes_per_second = 0;
   int num_threads = 1;
+  bool f16_as_bf16 = false;
 
-  /// Of products of numbers of this dtype: bfloat16 pairs where the processor has them, else float32.
+  /// Of products of numbers of this dtype: pairs of 16-bit ones where the processor has them, else float32.
   double flops_of(DType dtype) const {
-    return dtype == DType::bf16 && bf16_flops_per_second > 0 ? bf16_flops_per_second : flops_per_second;
+    const bool pairs = dtype == DType::bf16 || (dtype == DType::f16 && f16_as_bf16);
+    return pairs && bf16_flops_per_second > 0 ? bf16_flops_per_second : flops_per_second;
   }
 };
 

@@ -60,5 +60,21 @@ TEST(Calibration, every_word_is_read) {
   }
 }
 
+TEST(Peaks, are_those_of_the_numbers_dtype) {
+  Peaks peaks{.flops_per_second = 1, .bf16_flops_per_second = 10, .bytes_per_second = 1};
+  EXPECT_EQ(peaks.flops_of(DType::f32), 1);
+  EXPECT_EQ(peaks.flops_of(DType::bf16), 10);
+  EXPECT_EQ(peaks.flops_of(DType::f16), 1) << "a CPU widens it";
+  peaks.f16_as_bf16 = true;
+  EXPECT_EQ(peaks.flops_of(DType::f16), 10);
+  peaks.bf16_flops_per_second = 0;
+  EXPECT_EQ(peaks.flops_of(DType::bf16), 1);
+}
+
+TEST(Peaks, that_are_not_known_bound_nothing) {
+  EXPECT_EQ(roofline_seconds({.bytes_per_second = 2}, DType::f32, 100, 4), 2);
+  EXPECT_EQ(roofline_seconds({}, DType::f32, 100, 4), 0);
+}
+
 }  // namespace
 }  // namespace ejk

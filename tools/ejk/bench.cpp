@@ -141,15 +141,11 @@ Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<
 void print_peaks(const Peaks& peaks, Device at) {
   const DeviceProperties& device = device_properties(at);
   fmt::print("{} ({}), {}; peaks measured now: ", device.product, device.architecture, units_text(peaks, at));
-  if (at.kind != DeviceKind::cpu) {
-    fmt::print("{:.4g} GB/s copied, reads and writes counted\n", peaks.bytes_per_second / 1e9);
-    return;
-  }
   const std::string bf16 = peaks.bf16_flops_per_second > 0
                                ? fmt::format(" ({:.4g} of bfloat16 pairs)", peaks.bf16_flops_per_second / 1e9)
                                : "";
-  fmt::print("{:.4g} GFLOP/s of float32 multiply-adds{}, {:.4g} GB/s read\n", peaks.flops_per_second / 1e9, bf16,
-             peaks.bytes_per_second / 1e9);
+  fmt::print("{:.4g} GFLOP/s of float32 multiply-adds{}, {:.4g} GB/s {}\n", peaks.flops_per_second / 1e9, bf16,
+             peaks.bytes_per_second / 1e9, at.kind == DeviceKind::cpu ? "read" : "copied, reads and writes counted");
 }
 
 /// Prints lines as results come: the widths of the texts are guessed from the entries.
