@@ -82,7 +82,7 @@ peers() {
 part_peers() { peers --sustained --json "$out/cuda_attention.json" "$@"; }
 part_sweep() {
   peers --json "$out/cuda_attention_sweep.json" --repeats 3 --peers cudnn --configs consumers=2,3,4 \
-    block_k=64,80,96,112,128,160,176 stages=2 lazy_rescale=0,1 overlap_tiles=0,1 "$@"
+    block_k=64,80,112,128,144,160 stages=2,4,6 lazy_rescale=0,1 "$@"
 }
 
 part_table() {
