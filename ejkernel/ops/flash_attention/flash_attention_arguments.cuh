@@ -8,8 +8,8 @@
 namespace ejk {
 
 struct FlashForwardArguments {
-  cuda::TensorMap query, key, value;  ///< [batch, heads, head_dim / 64, rows, 64]; a box is a tile
-  char* out;
+  cuda::TensorMap query, key, value;         ///< [batch, heads, head_dim / 64, rows, 64]; a box is a tile
+  char* out;                                 ///< null: not wanted
   bool out_is_aligned;                       ///< every row starts at a multiple of 16 bytes
   float* lse;                                ///< null: not wanted
   cuda::int64 out_row, out_head, out_batch;  ///< strides in bytes
