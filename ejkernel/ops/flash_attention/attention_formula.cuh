@@ -138,10 +138,11 @@ class AttentionFormula {
 
   // ---- logits ----
 
-  /// The logit of a pair and its slope, into entry m. For one warp.
-  EJK_DEVICE void score(const AttentionSequence& s, int64 h, Pair at, int m) const {
+  /// The logit of a pair and its slope, into entry m; false when the masks hide the key. For one warp.
+  EJK_DEVICE bool score(const AttentionSequence& s, int64 h, Pair at, int m) const {
+    const bool visible = p_.visible(s, h, at.i, at.j);
     double logit = -infinity(), slope = 0;
-    if (p_.visible(s, h, at.i, at.j)) {
+    if (visible) {
       const int64 b = p_.batch_of(s), g = h / p_.group();
       const int64 q = p_.query.offset(b, s.q_begin + at.i, h, 0), k = p_.key.offset(b, s.k_begin + at.j, g, 0);
       const double dot =
@@ -156,9 +157,11 @@ class AttentionFormula {
         slope = 1 - t * t;
       }
     }
-    if (block_.lane() != 0) return;
-    shared_.logits[m] = logit;
-    shared_.slopes[m] = slope;
+    if (block_.lane() == 0) {
+      shared_.logits[m] = logit;
+      shared_.slopes[m] = slope;
+    }
+    return visible;
   }
 
   /// Logits of row i and the keys from j on.
@@ -261,15 +264,13 @@ class AttentionFormula {
     if (block_.lane() == 0) shared_.d_probabilities[m] = sum;
   }
 
-  /// Weights and gradients of the logits of `count` pairs.
+  /// Weights and gradients of the logits of `count` pairs, where the key is seen.
   EJK_DEVICE_CALL void differentiate(const AttentionGradients& g, const AttentionSequence& s, int64 h, Pairs pairs,
                                      int count) const {
-    for (int m = block_.warp(); m < count; m += block_.warps()) {
-      score(s, h, pairs.at(m), m);
-      score_cotangent(g, s, h, pairs.at(m), m);
-    }
+    for (int m = block_.warp(); m < count; m += block_.warps())
+      if (score(s, h, pairs.at(m), m)) score_cotangent(g, s, h, pairs.at(m), m);
     block_.sync();
-    if (const int m = block_.thread(); m < count) {
+    if (const int m = block_.thread(); m < count && is_seen(m)) {
       const Pair pair = pairs.at(m);
       const AttentionRow& row = g.row(p_, p_.batch_of(s), h, s.q_begin + pair.i);
       if (row.lse == -infinity()) shared_.logits[m] = row.lse;  // the forward saw nothing: gradients are 0 (rule 9)
