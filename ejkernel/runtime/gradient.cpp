@@ -17,7 +17,7 @@ bool is_required(const TensorField& field, int form) {
 
 }  // namespace
 
-GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> cotangents) {
+GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> cotangents, void* stream) {
   const KernelRegistry& registry = KernelRegistry::instance();
   const Operation& op = *registry.find(forward.operation)->declaration;
   if (op.gradient.empty())
@@ -39,7 +39,7 @@ GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> c
       Tensor cotangent = cotangents[static_cast<size_t>(d)];
       const OutputSpec& spec = checked.outputs[static_cast<size_t>(d)];
       if (!cotangent.present() && spec.present && is_required(field, checked.form)) {
-        call.zeros.push_back(Array::zeros(spec.dtype, spec.shape, forward.inputs[0].device));
+        call.zeros.push_back(Array::zeros(spec.dtype, spec.shape, forward.inputs[0].device, stream));
         cotangent = call.zeros.back();
       }
       call.inputs.push_back(cotangent);
@@ -58,7 +58,7 @@ GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> c
 
 std::vector<Array> pull_back(const ForwardCall& forward, std::span<const Tensor> cotangents,
                              const CallOptions& options) {
-  const GradientCall call = gradient_call(forward, cotangents);
+  const GradientCall call = gradient_call(forward, cotangents, options.stream);
   return execute(call.operation, call.inputs, call.params, options);
 }
 

@@ -21,14 +21,15 @@ struct ForwardCall {
 };
 
 /// The gradient's call for these cotangents (absent ones count as zero). The returned tensors view `forward`'s buffers,
-/// the cotangents' and `zeros`', which owns what had to be filled in.
+/// the cotangents' and `zeros`', which owns what had to be filled in (on a device in the order of `stream`).
 struct GradientCall {
   std::string operation;
   std::vector<Tensor> inputs;
   ParamsBlock params;
   std::vector<Array> zeros;
 };
-EJK_API GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> cotangents);
+EJK_API GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> cotangents,
+                                   void* stream = nullptr);
 
 /// Gradients in the field order of the gradient operation's outputs.
 EJK_API std::vector<Array> pull_back(const ForwardCall& forward, std::span<const Tensor> cotangents,
