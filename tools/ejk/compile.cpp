@@ -149,11 +149,12 @@ int run(const Flags& flags) {
     throw_invalid("ejk", "the problems", "be served by a CUDA kernel", "none that is",
                   "name another operation, kernel or case");
   const Rows rows = compile_all(work);
-  size_t num_bad = 0;
+  size_t num_bad = 0, width = 0;
+  for (const auto& [key, row] : rows) width = std::max(width, row.kernel.size());
   for (const auto& [key, row] : rows) {
     num_bad += !row.good;
-    fmt::print("{}  {:7}  {}  {}  {}\n", row.good ? coloured("ok  ", Colour::green) : coloured("FAIL", Colour::red),
-               key.first, row.kernel, row.found, printable(key.second));
+    fmt::print("{}  {:7}  {:<{}}  {}  {}\n", row.good ? coloured("ok  ", Colour::green) : coloured("FAIL", Colour::red),
+               key.first, row.kernel, width, row.found, printable(key.second));
   }
   fmt::print("\n{} kernels, {} refused\n", rows.size(), num_bad);
   return num_bad == 0 ? kOk : kFailed;
