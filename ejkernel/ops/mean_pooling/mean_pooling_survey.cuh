@@ -29,12 +29,15 @@ EJK_DEVICE void survey_sequences(const PoolingProblem& p, const Block& block, in
 
   if (p.first_means == nullptr) return;
   int64 first_mean = min<int64>(sum_before(block, memory, means), p.num_means);
-  for (int64 n = begin; n <= end; ++n) {
-    if (n == end && n < p.num_sequences) break;  // the next thread's
+  const auto note = [&](int64 n) {
     p.first_means[n] = first_mean;
     if (p.chunk_offsets != nullptr) p.chunk_offsets[n] = static_cast<int>(min<int64>(first_mean, 0x7fffffff));
-    if (n < end) first_mean = min<int64>(first_mean + p.num_means_of(p.rows_of_sequence(n).length), p.num_means);
+  };
+  for (int64 n = begin; n < end; ++n) {
+    note(n);
+    first_mean = min<int64>(first_mean + p.num_means_of(p.rows_of_sequence(n).length), p.num_means);
   }
+  if (block.thread() == block.threads() - 1) note(p.num_sequences);  // whose sequences, if any, are the last ones
 }
 
 /// Selected rows of batch entry b, by one block.
