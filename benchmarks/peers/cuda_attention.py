@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""flash_attention's forward on a CUDA device against cuDNN, FlashAttention-2 and Mosaic GPU, in one process.
+"""flash_attention on a CUDA device against cuDNN, FlashAttention-2 and Mosaic GPU, in one process.
 
-  ./dev peers cuda_attention                             every cell, in bursts
+  ./dev peers cuda_attention                             every cell of the forward, in bursts
+  ./dev peers cuda_attention --pass backward             of the backward
   ./dev peers cuda_attention --sustained                 and 0.3 s back to back, with clock and power
   ./dev peers cuda_attention --head-dim 128 --mask causal --seq 1024 4096
   ./dev peers cuda_attention --configs consumers=2,3 block_k=64,128     every config of the product; the best one counts
@@ -10,7 +11,8 @@
 The grid has 16,384 tokens and a hidden size of 2,048, in bf16 as [batch, seq, heads, dim]; GQA cells have one sequence, 64
 query heads and 8 key heads of 128. cuDNN and FlashAttention-2 are called through torch's scaled_dot_product_attention on views
 of the same tensors, Mosaic GPU is JAX's attention kernel on torch's tensors (in f16, for which it is written, with queries
-scaled beforehand). FLOP = 4 B H S^2 D, half of it when causal. Each result, ours into an output full of NaN, is compared with
+scaled beforehand). FLOP = 4 B H S^2 D, half of it when causal, 2.5 times as much backward; a peer's backward is autograd.grad
+of a graph that stands already. Each result, ours into an output full of NaN, is compared with
 float64 before anything is timed; the exit code is 1 when one of ours is wrong or changes while it is timed. Data are found
 cold in L2: copies are used in turn until they pass 256 MB.
 """
@@ -40,23 +42,25 @@ from ejkernel_c import Library, Plan
 TOKENS, HIDDEN = 16384, 2048
 SEQS = [512, 1024, 2048, 4096, 8192, 16384]
 GQA_SEQS = [2048, 4096, 8192, 16384, 32768]
-MAX_ERROR = 0.003  # relative L2 of bf16 results
+MAX_ERROR = {"forward": 0.003, "backward": 0.01}  # relative L2 of bf16 results
 REFERENCE_BYTES = 2**31  # of scores in float64 at once
 PEERS = ["cudnn", "flash", "mosaic"]
 OURS = "ejkernel"
 
 
 class Cell:
-    def __init__(self, group, batch, seq, q_heads, kv_heads, dim, causal):
-        self.group, self.batch, self.seq, self.dim, self.causal = group, batch, seq, dim, causal
+    def __init__(self, direction, batch, seq, q_heads, kv_heads, dim, causal):
+        self.direction, self.batch, self.seq, self.dim, self.causal = direction, batch, seq, dim, causal
         self.q_heads, self.kv_heads = q_heads, kv_heads
+        self.is_backward = direction == "backward"
 
     def label(self):
         heads = f"{self.q_heads}/{self.kv_heads}" if self.q_heads != self.kv_heads else f"{self.q_heads}"
-        return f"D{self.dim} {'causal' if self.causal else 'full'} B{self.batch} H{heads} S{self.seq}"
+        mask, direction = "causal" if self.causal else "full", " bwd" if self.is_backward else ""
+        return f"D{self.dim} {mask} B{self.batch} H{heads} S{self.seq}{direction}"
 
     def flops(self):
-        return 4 * self.batch * self.q_heads * self.seq**2 * self.dim / (2 if self.causal else 1)
+        return (10 if self.is_backward else 4) * self.batch * self.q_heads * self.seq**2 * self.dim / (2 if self.causal else 1)
 
     def floor(self):
         """The least ratio to the best peer that we accept."""
@@ -69,22 +73,26 @@ class Cell:
         return (self.batch, self.seq, self.kv_heads, self.dim)
 
     def bytes(self):
-        return 2 * 2 * (math.prod(self.q_shape()) + math.prod(self.kv_shape()))  # bf16: queries and results, keys and values
+        """Of a call in bf16: queries and results, keys and values; the backward has a cotangent and gradients as well."""
+        of_queries, of_keys = (4, 4) if self.is_backward else (2, 2)
+        return 2 * (of_queries * math.prod(self.q_shape()) + of_keys * math.prod(self.kv_shape()))
 
 
 def grid(args):
-    for dim, mask, seq in itertools.product(args.head_dim, args.mask, args.seq):
-        if "mha" in args.rows and seq in SEQS:
-            yield Cell("mha", TOKENS // seq, seq, HIDDEN // dim, HIDDEN // dim, dim, mask == "causal")
-    for mask, seq in itertools.product(args.mask, args.seq):
-        if "gqa" in args.rows and seq in GQA_SEQS and 128 in args.head_dim:
-            yield Cell("gqa", 1, seq, 64, 8, 128, mask == "causal")
+    for direction in args.direction:
+        for dim, mask, seq in itertools.product(args.head_dim, args.mask, args.seq):
+            if "mha" in args.rows and seq in SEQS:
+                yield Cell(direction, TOKENS // seq, seq, HIDDEN // dim, HIDDEN // dim, dim, mask == "causal")
+        for mask, seq in itertools.product(args.mask, args.seq):
+            if "gqa" in args.rows and seq in GQA_SEQS and 128 in args.head_dim:
+                yield Cell(direction, 1, seq, 64, 8, 128, mask == "causal")
 
 
 def arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--library", help="libejkernel.so")
+    add("--pass", nargs="+", dest="direction", choices=list(MAX_ERROR), default=["forward"])
     add("--rows", nargs="+", choices=["mha", "gqa"], default=["mha", "gqa"])
     add("--head-dim", nargs="+", type=int, choices=[64, 128, 256], default=[64, 128, 256])
     add("--seq", nargs="+", type=int, choices=sorted({*SEQS, *GQA_SEQS}), default=sorted({*SEQS, *GQA_SEQS}))
@@ -138,53 +146,79 @@ class Data:
             return torch.randn(size, generator=generator, device="cuda", dtype=torch.bfloat16)
 
         self.query, self.key, self.value = draw(Cell.q_shape), draw(Cell.kv_shape), draw(Cell.kv_shape)
+        self.d_out = draw(Cell.q_shape) if any(cell.is_backward for cell in cells) else self.query
 
     def copies(self, cell):
-        """[(query, key, value)]"""
+        """[(query, key, value, d_out)]"""
 
         def view(flat, shape, i):
             size = math.prod(shape)
             return flat[i * size : (i + 1) * size].view(shape)
 
+        of_queries, of_keys = cell.q_shape(), cell.kv_shape()
         return [
-            (view(self.query, cell.q_shape(), i), view(self.key, cell.kv_shape(), i), view(self.value, cell.kv_shape(), i))
+            (view(self.query, of_queries, i), view(self.key, of_keys, i), view(self.value, of_keys, i),
+             view(self.d_out, of_queries, i))
             for i in range(measure_cuda.copies_for(cell.bytes()))
         ]
 
 
-def reference(cell, query, key, value):
-    """The plain formula in float64, some rows of one head at a time."""
-    out = torch.empty(cell.q_shape(), dtype=torch.float64, device=query.device)
-    group = cell.q_heads // cell.kv_heads
+def reference(cell, query, key, value, d_out):
+    """The plain formula in float64, some rows of one head at a time: [out], or the gradients of query, key and value."""
+    results = [torch.zeros_like(t, dtype=torch.float64) for t in ((query, key, value) if cell.is_backward else (query,))]
+    group, scale = cell.q_heads // cell.kv_heads, cell.dim**-0.5
     rows = max(1, min(cell.seq, REFERENCE_BYTES // (8 * cell.seq)))
     for b, h in itertools.product(range(cell.batch), range(cell.q_heads)):
-        keys, values = key[b, :, h // group].double(), value[b, :, h // group].double()
         for begin in range(0, cell.seq, rows):
             end = min(cell.seq, begin + rows)
             visible = end if cell.causal else cell.seq
-            scores = query[b, begin:end, h].double() @ keys[:visible].T / math.sqrt(cell.dim)
+            some = (b, slice(begin, end), h)
+            seen = (b, slice(0, visible), h // group)
+            queries, keys, values = query[some].double(), key[seen].double(), value[seen].double()
+            scores = queries @ keys.T * scale
             if cell.causal:
                 future = torch.arange(visible, device=scores.device) > torch.arange(begin, end, device=scores.device)[:, None]
                 scores.masked_fill_(future, -math.inf)
-            out[b, begin:end, h] = scores.softmax(dim=1) @ values[:visible]
-    return out
+            weights = scores.softmax(dim=1)
+            if not cell.is_backward:
+                results[0][some] = weights @ values
+                continue
+            cotangents = d_out[some].double()
+            d_weights = cotangents @ values.T
+            d_scores = weights * (d_weights - (d_weights * weights).sum(dim=1, keepdim=True)) * scale
+            results[0][some] = d_scores @ keys
+            results[1][seen] += d_scores.T @ queries
+            results[2][seen] += weights.T @ cotangents
+    return results
 
 
-def error_of(result, expected):
-    return ((result.double() - expected).norm() / expected.norm()).item()
+def error_of(results, expected):
+    """The largest relative difference (L2)."""
+    return max(((r.double() - e).norm() / e.norm()).item() for r, e in zip(results, expected, strict=True))
 
 
-# ---- contenders: a turn is one call on each copy; peers return (turn, result of the first copy) ----
+# ---- contenders: a turn is one call on each copy; peers return (turn, results of the first copy) ----
 
 
-def our_plan(library, args, cell, copy, config, out):
-    inputs = dict(zip(("query", "key", "value"), copy))
-    return Plan(library, "flash_attention", inputs, {"out": out}, {"causal": cell.causal}, config=config, kernel=args.kernel)
+def our_plan(library, args, cell, copy, config, results):
+    query, key, value, d_out = copy
+    inputs, params = {"query": query, "key": key, "value": value}, {"causal": cell.causal}
+    operation, outputs = "flash_attention", {"out": results[0]}
+    if cell.is_backward:
+        out, lse = torch.empty_like(query), torch.empty(cell.batch, cell.q_heads, cell.seq, device="cuda")
+        Plan(library, operation, inputs, {"out": out, "lse": lse}, params).run()
+        operation, outputs = "flash_attention_backward", dict(zip(inputs, results))
+        inputs = dict(inputs, out=out, lse=lse, d_out=d_out)
+    return Plan(library, operation, inputs, outputs, params, config=config, kernel=args.kernel)
 
 
-def ours(library, args, cell, copies, config, outs):
-    """(turn, plan); a turn fills the outs, one for each copy."""
-    plans = [our_plan(library, args, cell, copy, config, out) for copy, out in zip(copies, outs)]
+def empty_results(cell, copy):
+    return [torch.empty_like(t) for t in (copy[:3] if cell.is_backward else copy[:1])]
+
+
+def ours(library, args, cell, copies, config, results):
+    """(turn, plan); a turn fills the results, a list for each copy."""
+    plans = [our_plan(library, args, cell, copy, config, result) for copy, result in zip(copies, results)]
 
     def turn():
         for plan in plans:
@@ -193,20 +227,34 @@ def ours(library, args, cell, copies, config, outs):
     return turn, plans[0]
 
 
+def attend(cell, query, key, value):
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=cell.causal, enable_gqa=cell.q_heads != cell.kv_heads
+    )
+
+
 def torch_peer(backend, cell, copies):
     """[batch, heads, seq, dim] views of the same tensors, as cuDNN and FlashAttention-2 take them without a copy."""
     views = [[t.transpose(1, 2) for t in copy] for copy in copies]
     results = [None] * len(views)
 
-    def turn():
+    def forward():
         with torch.inference_mode(), torch.nn.attention.sdpa_kernel(backend):
             for i, view in enumerate(views):
-                results[i] = F.scaled_dot_product_attention(
-                    *view, is_causal=cell.causal, enable_gqa=cell.q_heads != cell.kv_heads
-                )
+                results[i] = [attend(cell, *view[:3])]
+
+    turn = forward
+    if cell.is_backward:
+        leaves = [[t.detach().requires_grad_() for t in view[:3]] for view in views]
+        with torch.nn.attention.sdpa_kernel(backend):
+            outs = [attend(cell, *leaf) for leaf in leaves]
+
+        def turn():
+            for i, (out, leaf, view) in enumerate(zip(outs, leaves, views)):
+                results[i] = torch.autograd.grad(out, leaf, view[3], retain_graph=True)
 
     turn()
-    return turn, results[0].transpose(1, 2)
+    return turn, [t.transpose(1, 2) for t in results[0]]
 
 
 @functools.cache
@@ -234,7 +282,7 @@ def mosaic_turn(cell, copies, config):
         block_q=block_q, block_kv=block_kv, max_concurrent_steps=steps, use_schedule_barrier=True, causal=cell.causal
     )
     kernel = as_torch_kernel(functools.partial(attention.attention, config=tuning))
-    inputs = [((q * cell.dim**-0.5).half(), k.half(), v.half()) for q, k, v in copies]
+    inputs = [((q * cell.dim**-0.5).half(), k.half(), v.half()) for q, k, v, _ in copies]
     results = [None] * len(inputs)
 
     def turn():
@@ -242,10 +290,12 @@ def mosaic_turn(cell, copies, config):
             results[i] = kernel(*copy)
 
     turn()
-    return turn, results[0]
+    return turn, results[:1]
 
 
 def mosaic_peer(cell, copies):
+    if cell.is_backward:
+        raise RuntimeError("only its forward is compared: its backward takes no causal mask")
     mosaic()  # says what is missing, if anything is
     key = (cell.dim, cell.causal)
     if key not in mosaic_choice:
@@ -253,13 +303,18 @@ def mosaic_peer(cell, copies):
         for config in MOSAIC_CONFIGS[cell.dim]:
             try:
                 turn, result = mosaic_turn(cell, copies, config)
-                seconds[config] = measure_cuda.Contender("mosaic", turn, len(copies)).estimate
+                seconds[config] = contender(cell, "mosaic", turn, copies).estimate
             except Exception as refusal:  # whatever it cannot compile or launch
                 refusals.append(f"{config}: {first_line(refusal)}")
         if not seconds:
             raise RuntimeError("; ".join(refusals))
         mosaic_choice[key] = min(seconds, key=seconds.get)
     return mosaic_turn(cell, copies, mosaic_choice[key])
+
+
+def contender(cell, name, turn, copies):
+    # autograd works on a stream and a thread of its own, which a graph of this thread's does not see
+    return measure_cuda.Contender(name, turn, len(copies), may_capture=not cell.is_backward)
 
 
 def peer(name, cell, copies):
@@ -284,9 +339,10 @@ def compile_all(library, args, cells, configs):
     """Plans everything once, on all threads: kernels are compiled beside each other, and later plans find them."""
 
     def plan(cell, config):
-        query, key = (torch.empty(shape, dtype=torch.bfloat16, device="cuda") for shape in (cell.q_shape(), cell.kv_shape()))
+        query, key = (torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for shape in (cell.q_shape(), cell.kv_shape()))
+        copy = (query, key, key, query)
         try:
-            our_plan(library, args, cell, (query, key, key), config, torch.empty_like(query))
+            our_plan(library, args, cell, copy, config, empty_results(cell, copy))
         except RuntimeError:
             pass  # `prepare` says which and why
 
@@ -299,16 +355,16 @@ def compile_all(library, args, cells, configs):
 class Ours:
     """One config of ours in a cell. Its results go into buffers that all configs of the cell share."""
 
-    def __init__(self, name, turn, plan, outs):
-        self.turn, self.plan, self.outs = turn, plan, outs
+    def __init__(self, cell, name, turn, plan, results):
+        self.turn, self.plan, self.results = turn, plan, results
         self.first = self.result()
-        self.contender = measure_cuda.Contender(name, turn, len(outs))
+        self.contender = contender(cell, name, turn, results)
 
     def result(self):
-        for out in self.outs:
-            out.fill_(math.nan)
+        for t in itertools.chain(*self.results):
+            t.fill_(math.nan)
         self.turn()
-        return self.outs[0].clone()
+        return [t.clone() for t in self.results[0]]
 
 
 class Entry:
@@ -328,21 +384,21 @@ def prepare(library, args, cell, configs, data):
     """Runs and checks every contender once. Ours must be right; a peer that cannot or is not is left out, and said so."""
     copies, entry = data.copies(cell), Entry(cell)
     expected = reference(cell, *copies[0])
-    outs = [torch.empty_like(copy[0]) for copy in copies]
+    results = [empty_results(cell, copy) for copy in copies]
 
     def check(name, result):
         entry.errors[name] = error_of(result, expected)
-        if not entry.errors[name] < MAX_ERROR:
+        if not entry.errors[name] < MAX_ERROR[cell.direction]:
             raise Wrong(f"{cell.label()}: {name} is wrong: relative error {entry.errors[name]:.2e}")
 
     for config in configs:
         name = OURS if config is None else config_text(config)
         try:
-            turn, plan = ours(library, args, cell, copies, config, outs)
+            turn, plan = ours(library, args, cell, copies, config, results)
         except RuntimeError as refusal:
             entry.skipped[name] = first_line(refusal)
             continue
-        entry.ours.append(Ours(name, turn, plan, outs))
+        entry.ours.append(Ours(cell, name, turn, plan, results))
         check(name, entry.ours[-1].first)
     if not entry.ours:
         raise Wrong(f"{cell.label()}: nothing of ours serves it: {entry.skipped}")
@@ -350,16 +406,19 @@ def prepare(library, args, cell, configs, data):
         try:
             turn, result = peer(name, cell, copies)
             check(name, result)
-            entry.peers[name] = measure_cuda.Contender(name, turn, len(copies))
+            entry.peers[name] = contender(cell, name, turn, copies)
         except Exception as refusal:  # a peer may fail in ways of its own
             entry.skipped[name] = first_line(refusal)
-    print(f"{cell.label():26s} errors: " + ", ".join(f"{name} {e:.2e}" for name, e in entry.errors.items()), flush=True)
+    print(f"{cell.label():30s} errors: " + ", ".join(f"{name} {e:.2e}" for name, e in entry.errors.items()), flush=True)
     return entry
 
 
 def require_unchanged(entry):
+    """Bit for bit; a backward may add in any order."""
     for one in entry.ours:
-        if not torch.equal(one.result(), one.first):
+        again = one.result()
+        equal = all(map(torch.equal, again, one.first))
+        if not (equal or entry.cell.is_backward and error_of(again, [t.double() for t in one.first]) < 1e-3):
             raise Wrong(f"{entry.cell.label()}: {one.contender.name}: the result changed while it was timed")
 
 
@@ -397,7 +456,7 @@ def rate_text(flops, times):
 
 
 def print_heading(peers):
-    print(f"{'TFLOP/s':26s} {OURS:>13s} " + "".join(f"{name:>14s} {'ratio':>6s}" for name in peers) + "  config")
+    print(f"{'TFLOP/s':30s} {OURS:>13s} " + "".join(f"{name:>14s} {'ratio':>6s}" for name in peers) + "  config")
 
 
 def print_row(row, peers):
@@ -407,7 +466,7 @@ def print_row(row, peers):
         cells += f"{rate_text(row['flops'], time_):>14s} {row['ratios'][name]:6.3f}" if time_ else f"{'-':>14s} {'':6s}"
     graph = " (graph)" if row["times"][OURS]["graph"] else ""
     config = config_text(row["config"]) if isinstance(row["config"], dict) else row["config"]
-    print(f"{row['label']:26s} {rate_text(row['flops'], row['times'][OURS]):>13s} {cells}  {row['kernel']} {config}{graph}")
+    print(f"{row['label']:30s} {rate_text(row['flops'], row['times'][OURS]):>13s} {cells}  {row['kernel']} {config}{graph}")
     if len(row["configs"]) > 1:
         for name, times in sorted(row["configs"].items(), key=lambda item: item[1]["seconds"]):
             print(f"    {rate_text(row['flops'], times)}  {name}")
@@ -424,7 +483,7 @@ def print_sustained(row):
         clock = f" {s['sm_mhz']:.0f} MHz {s['watts']:.0f} W" if s["sm_mhz"] else ""
         texts.append(f"{name} {row['flops'] / s['seconds'] / 1e12:.1f}{clock}")
     best = row["sustained_ratios"].get("best")
-    print(f"{row['label']:26s} sustained: {', '.join(texts)}" + (f"; ratio {best:.3f}" if best else ""))
+    print(f"{row['label']:30s} sustained: {', '.join(texts)}" + (f"; ratio {best:.3f}" if best else ""))
 
 
 def summarise(rows, key="ratios"):
@@ -497,7 +556,7 @@ def main():
         sys.exit("cuda_attention.py: there is no such cell")
     if args.dry_run:
         for cell in cells:
-            print(f"{cell.label():26s} {cell.flops() / 1e12:7.3f} TFLOP, {cell.bytes() / 1e6:6.1f} MB")
+            print(f"{cell.label():30s} {cell.flops() / 1e12:7.3f} TFLOP, {cell.bytes() / 1e6:6.1f} MB")
         return 0
     if not torch.cuda.is_available():
         sys.exit("cuda_attention.py: torch finds no CUDA device here")

@@ -26,13 +26,13 @@ COLD_BYTES = 256 * 2**20  # what lies between two uses of the same data: four ti
 class Contender:
     """Something to be timed. `turn` makes one call on each of `calls` copies of the data, on torch's current stream."""
 
-    def __init__(self, name, turn, calls):
+    def __init__(self, name, turn, calls, may_capture=True):
         self.name, self.turn, self.calls = name, turn, calls
         self.graph = None
         self.samples = []
         self._seconds_of(1)  # compiles and loads
         self.estimate = self._seconds_of(3)
-        if self.estimate < GRAPH_BELOW_SECONDS:
+        if may_capture and self.estimate < GRAPH_BELOW_SECONDS:
             self._capture(max(1, round(GRAPH_SECONDS / (self.estimate * calls))))
             self.estimate = self._seconds_of(3)
 
