@@ -56,6 +56,8 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_EQ(parsed({{"EJKERNEL_NUM_THREADS", "4096"}}).num_threads, 4096);
   EXPECT_EQ(parsed({{"EJKERNEL_AUTOTUNE_POLICY", "heuristics"}}).autotune_policy, AutotunePolicy::heuristics);
   EXPECT_EQ(parsed({{"EJKERNEL_AUTOTUNE_POLICY", "autotune"}}).autotune_policy, AutotunePolicy::autotune);
+  EXPECT_EQ(parsed({{"EJKERNEL_CACHE_DIR", "/var/cache/ejkernel"}}).cache_dir, "/var/cache/ejkernel");
+  EXPECT_EQ(parsed({{"EJKERNEL_NVRTC", "/a/libnvrtc.so.13"}}).nvrtc, "/a/libnvrtc.so.13");
   EXPECT_EQ(parsed({{"EJKERNEL_PLUGINS", "/a/b.so:/c.so"}}).plugins, (std::vector<std::string>{"/a/b.so", "/c.so"}));
   const auto debug = [](const char* value) { return parsed({{"EJKERNEL_DEBUG", value}}).debug; };
   EXPECT_TRUE(debug("guard").guard && !debug("guard").poison);
@@ -76,6 +78,7 @@ TEST(Environment, malformed_values_are_refused_by_name) {
       {"EJKERNEL_NUM_THREADS", "4 "},     {"EJKERNEL_NUM_THREADS", "99999999999999999999"},
       {"EJKERNEL_NUM_THREADS", "two"},    {"EJKERNEL_DEBUG", "guard,"},
       {"EJKERNEL_DEBUG", "synk"},         {"EJKERNEL_AUTOTUNE_POLICY", "never"},
+      {"EJKERNEL_CACHE_DIR", "cache"},    {"EJKERNEL_NVRTC", "libnvrtc.so.13"},
       {"EJKERNEL_PLUGINS", "plugin.so"},  {"EJKERNEL_PLUGINS", "/a.so:"},
       {"EJKERNEL_PLUGINS", "/a.so:b.so"},
   };

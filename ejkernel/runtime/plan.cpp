@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "ejkernel/core/environment.h"
 #include "ejkernel/core/allocator.h"
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"

@@ -462,8 +462,8 @@ FakeCuda::FakeCuda(int num_devices) : former_store_(store().root()) {
   use_store(root_ + "/store");
   state = new State;
   state->num_devices = num_devices;
-  state->launches.reserve(1 << 12);
-  state->maps.reserve(1 << 12);
+  state->launches.reserve(1 << 16);
+  state->maps.reserve(1 << 16);
   contexts.clear();
   install();
 }

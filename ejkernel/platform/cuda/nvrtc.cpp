@@ -214,9 +214,9 @@ const Nvrtc& nvrtc() {
   Found& now = find();
   if (!now.search.found)
     throw Unsupported(
-        fmt::format("nvrtc: CUDA kernels are compiled by NVRTC {} or newer, which is not here; install "
-                    "the Python package nvidia-cuda-nvrtc or a CUDA toolkit, or set EJKERNEL_NVRTC "
-                    "(looked for in these places: {})",
+        fmt::format("nvrtc: CUDA kernels are compiled by NVRTC {} or newer, which is not here; pip install "
+                    "nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for a CUDA 12 driver), install a CUDA toolkit, or set "
+                    "EJKERNEL_NVRTC (looked for: {})",
                     kOldestMajor, fmt::join(now.search.looked, "; ")));
   std::call_once(now.loading, [&] {
     if (now.nvrtc.api.version.address == nullptr) now.nvrtc = load_nvrtc(now.search.found->path);
