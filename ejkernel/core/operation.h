@@ -167,8 +167,8 @@ struct KernelInfo {
   std::vector<ConfigBlock> (*candidates)(const CallView&, const DeviceProperties&) = nullptr;
   size_t (*workspace_bytes)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   void (*run)(const CallView&, const ConfigBlock&, const RunContext&) = nullptr;
-  /// Compiles or loads what `run` launches, once per choice; null for a kernel that is compiled with the library.
-  /// Throws Unsupported where that fails: the next kernel on the list gets the call.
+  /// Loads what `run` launches; null without such code. Shared by all calls of a problem, so it may depend on what the
+  /// tuning key tells apart and on no length or stride. Unsupported where it fails: the next kernel gets the call.
   std::shared_ptr<const void> (*prepare)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   /// Declared fields of a kernel that comes from outside (plug-in, Python); validate_signatures compares them.
   std::vector<std::string> signature = {};

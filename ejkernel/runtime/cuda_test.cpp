@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "ejkernel/core/allocator.h"
@@ -16,6 +17,7 @@
 #include "ejkernel/runtime/api.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/explain.h"
+#include "ejkernel/runtime/problem.h"
 #include "ejkernel/runtime/registry.h"
 #include "ejkernel/testing/allocation_counter.h"
 #include "ejkernel/testing/fake_cuda.h"
@@ -517,6 +519,52 @@ TEST_F(Cuda, kernels_of_the_library_only_launch) {
       }
     }
   RecordProperty("runs", static_cast<int>(num_runs));
+}
+
+/// A choice is shared by every call of a problem, and so is its code: two calls with one key ask for the same programs.
+TEST_F(Cuda, code_depends_on_the_problem_and_nothing_else) {
+  struct First {
+    ConfigBlock config;
+    std::vector<std::string> instances;
+  };
+  std::map<std::string, First> by_key;
+  int64_t num_shared = 0;
+  const DeviceProperties device = cuda::made_up_device("sm_90a");
+  const auto check = [&](const TestOperation& tests, const Problem& problem) {
+    std::vector<Tensor> inputs = problem.views(), outputs;
+    for (Tensor& input : inputs) {
+      input.data = nullptr;
+      input.device = device.device;
+    }
+    const CheckedCall checked = check_call(*tests.declaration, inputs, problem.params);
+    for (const OutputSpec& spec : checked.outputs)
+      outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, device.device) : Tensor());
+    const CallView view = {inputs, &problem.params, outputs};
+    for (const auto& kernel : KernelRegistry::instance().find(tests.name())->kernels) {
+      if (kernel->prepare == nullptr || !kernel->supports(view, device).ok) continue;
+      const std::string key =
+          problem_key(*tests.declaration, inputs, problem.params, checked, "a device") + kernel->name;
+      const auto known = by_key.find(key);
+      const ConfigBlock config = known != by_key.end() ? known->second.config : kernel->heuristic(view, device);
+      const cuda::ProgramWatch watch;
+      kernel->prepare(view, config, device);
+      std::vector<std::string> instances;
+      for (const auto& program : watch.programs)
+        instances.push_back(program->instance() + " " + std::to_string(program->shared_bytes()));
+      if (known == by_key.end()) {
+        by_key[key] = {config, instances};
+      } else {
+        ++num_shared;
+        EXPECT_EQ(instances, known->second.instances) << tests.name() << " " << kernel->name << " " << problem.label;
+      }
+    }
+  };
+  for (const TestOperation* tests : test_operations()) {
+    for (const Case& c : tests->cases)
+      if ((c.tags & kPrimary) == 0) check(*tests, c.make());
+    for (uint64_t seed = 1; seed <= 300; ++seed) check(*tests, tests->random({.seed = seed, .size = Size::tiny}));
+  }
+  EXPECT_GT(num_shared, 100);
 }
 
 }  // namespace
