@@ -76,9 +76,9 @@ function(ejk_public_headers variable)
   set(root ${PROJECT_SOURCE_DIR}/ejkernel)
   file(GLOB top CONFIGURE_DEPENDS ${root}/*.h)
   file(GLOB_RECURSE nested CONFIGURE_DEPENDS ${root}/core/*.h ${root}/runtime/*.h ${root}/ops/*.h)
-  # Some belong to the harness, and *-inl.h and *_internal.h to kernels.
+  # Some belong to the harness, and *-inl.h, *_internal.h and *_config.h to kernels.
   list(FILTER nested EXCLUDE REGEX "${EJK_HARNESS_FILES}")
-  list(FILTER nested EXCLUDE REGEX "(-inl|_internal)\\.h$")
+  list(FILTER nested EXCLUDE REGEX "(-inl|_internal|_config)\\.h$")
   set(${variable} ${top} ${nested} PARENT_SCOPE)
 endfunction()
 
