@@ -80,8 +80,8 @@ BaselineProgram program_of(const BenchFlags& flags, const Json& baseline) {
           {text_in(baseline["identity"], "program"), text_in(baseline["identity"], "library")}};
 }
 
-void require_same_machine(const Json& baseline) {
-  const DeviceProperties& here = device_properties({});
+void require_same_machine(const Json& baseline, Device device) {
+  const DeviceProperties& here = device_properties(device);
   const Json there = baseline.value("device", Json::object());
   const std::string product = text_in(there, "product"), architecture = text_in(there, "architecture");
   if (product != here.product || architecture != here.architecture)
@@ -191,7 +191,7 @@ int bench_against_baseline(const BenchFlags& flags, std::vector<BenchEntry> entr
   Json baseline;
   if (!flags.baseline.empty()) {
     baseline = read_baseline(flags.baseline);
-    require_same_machine(baseline);
+    require_same_machine(baseline, flags.call.device);
     entries = chosen_entries(flags, entries, baseline);
   }
   for (const BenchEntry& entry : entries) {
