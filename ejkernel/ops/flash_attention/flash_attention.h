@@ -195,6 +195,7 @@ const KernelInfo& cuda_sm90();
 const KernelInfo& cpu();
 const KernelInfo& reference();
 const KernelInfo& cuda_reference();
+const KernelInfo& backward_cuda_sm90();
 const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
 const KernelInfo& backward_cuda_reference();

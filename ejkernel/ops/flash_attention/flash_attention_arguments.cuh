@@ -24,7 +24,6 @@ struct FlashBackwardArguments {
   cuda::TensorMap query, key, value, d_out;
   const float *lse_log2, *delta;  ///< [batch, heads, padded_rows]
   float* d_query;         ///< sums in float32, [batch, heads, padded_rows, head_dim] in the order of accumulators
-  int* turns;             ///< deterministic: [batch, heads, padded_rows / block_q, 2], how many have added
   char *d_key, *d_value;  ///< null: not wanted
   bool d_key_is_aligned, d_value_is_aligned;       ///< every row starts at a multiple of 16 bytes
   cuda::int64 d_key_row, d_key_head, d_key_batch;  ///< strides in bytes
@@ -44,8 +43,7 @@ struct FlashBackwardPrepareArguments {
   cuda::int64 out_row, out_head, out_batch, d_out_row, d_out_head, d_out_batch;  ///< strides in bytes
   cuda::int64 lse_row, lse_head, lse_batch, d_lse_row, d_lse_head, d_lse_batch;  ///< in elements
   float *lse_log2, *delta, *d_query;
-  int* turns;  ///< null: not needed
-  int first_row, q_len, padded_rows, num_heads, block_q;
+  int first_row, q_len, padded_rows, num_heads;
 };
 
 /// Sums of dQ to its own dtype.

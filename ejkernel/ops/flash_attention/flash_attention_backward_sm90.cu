@@ -57,7 +57,6 @@ struct FlashBackwardTile {
       const int heads_here = min(args.heads_per_section, heads - first_head), within = index - first_head * tiles;
       head = first_head + within % heads_here;
       tile = within / heads_here;
-      if constexpr (kVariant.deterministic) tile = tiles - 1 - tile;
     } else {
       head = index / tiles;
       tile = index % tiles;
@@ -119,7 +118,6 @@ struct FlashBackwardConsumer {
   // Accumulators of one thread: 64 keys x queries, 64 keys x dim, and 64 queries x half of dim.
   static constexpr int kScores = kRows / 2, kGradients = kDim / 2, kQueryGradients = kDim / 4;
   static constexpr int kPartBytes = 64 * kDim / 2 * 4;
-  static_assert(kRows == 64);
   static constexpr int kKeyTileBytes = kShape.keys * 128, kRowTileBytes = kRows * 128;  // 64 columns
   // Named barriers: both consumers; each one's own.
   static constexpr int kBoth = 1, kOwn = 2;
@@ -371,10 +369,6 @@ __global__ void __launch_bounds__(256) flash_attention_backward_prepare(const Fl
   }
   args.lse_log2[index] = lse;
   args.delta[index] = delta;
-  if (args.turns != nullptr && row % args.block_q == 0) {
-    args.turns[index / args.block_q * 2] = 0;
-    args.turns[index / args.block_q * 2 + 1] = 0;
-  }
 }
 
 /// A block of 128 threads rounds 64 rows' sums of half of dim, which lie as one consumer's accumulators held them.

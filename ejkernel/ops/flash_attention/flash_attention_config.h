@@ -55,13 +55,11 @@ struct FlashBackwardVariant {
   cuda::HalfType type;
   int head_dim;  ///< 64 or 128
   bool causal;
-  bool deterministic;  ///< sums of dQ are added in a fixed order
 };
 
-/// A block holds 128 keys, 64 in each of its two consumers, and walks the queries `block_q` at a time.
+/// A block holds 128 keys, 64 in each of its two consumers, and walks the queries 64 at a time.
 struct FlashBackwardConfig {
-  int block_q;  ///< 64 or 128
-  int stages;   ///< blocks of queries and cotangents in shared memory
+  int stages;  ///< blocks of queries and of their cotangents in shared memory
 };
 
 struct FlashBackwardShape {
@@ -76,7 +74,7 @@ struct FlashBackwardShape {
   constexpr FlashBackwardShape(FlashBackwardVariant variant, FlashBackwardConfig config)
       : dim(variant.head_dim),
         keys(128),
-        rows(config.block_q),
+        rows(64),
         stages(config.stages),
         threads(3 * 128),
         key_bytes(keys * dim * 2),
