@@ -248,10 +248,16 @@ TEST(Judge, caps_the_norm_although_every_element_is_within_the_allowance) {
 }
 TEST(Judge, looks_for_unwritten_elements_among_those_not_judged) {
   Expected e = expected_of({1});
-  e.at = {2};
+  e.at = {{2}};
   EXPECT_EQ(judge(e, array_of({5, 6, 1})).failure, "");
   EXPECT_NE(judge(e, array_of({5, kNan, 1})).failure, "");
   EXPECT_NE(judge(e, array_of({5, 6, 2})).failure, "");
+}
+TEST(Judge, judges_nothing_where_no_element_was_chosen) {
+  Expected e = expected_of({});
+  e.at.emplace();
+  EXPECT_EQ(judge(e, array_of({5, 6, 1})).failure, "");
+  EXPECT_NE(judge(e, array_of({5, kNan, 1})).failure, "");
 }
 TEST(Judge, compares_two_results_where_only_part_was_judged) {
   const Expected e = expected_of({1});  // of three elements

@@ -62,7 +62,7 @@ class Judge {
   Judgement run() {
     const size_t count = expected_.ref.size();
     for (size_t n = 0; n < count && result_.failure.empty(); ++n) look_at(n);
-    if (!expected_.at.empty()) look_for_unwritten();
+    if (expected_.at) look_for_unwritten();
     if (expected_.exact || !result_.failure.empty()) return result_;
 
     const Tolerance& t = expected_.tolerance;
@@ -82,7 +82,7 @@ class Judge {
   }
 
  private:
-  int64_t flat(size_t n) const { return expected_.at.empty() ? static_cast<int64_t>(n) : expected_.at[n]; }
+  int64_t flat(size_t n) const { return expected_.at ? (*expected_.at)[n] : static_cast<int64_t>(n); }
 
   void fail(size_t n, const std::string& why) {
     result_.ratio = std::max(result_.ratio, std::numeric_limits<double>::min());

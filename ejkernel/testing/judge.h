@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,14 +28,17 @@ struct Tolerance {
 /// For sums over inputs of this dtype. A soft cap passes the logits through one more rounded function.
 Tolerance tolerance_of(DType input, bool soft_cap = false);
 
+/// The flat indices of the elements that are judged; absent: all.
+using Judged = std::optional<std::vector<int64_t>>;
+
 /// What one output should be, as the oracle says it.
 struct Expected {
   bool present = false;             ///< false: the call has no such output, or the oracle leaves it out
   bool exact = false;               ///< bit-equal to `ref` (integers, and exact mode)
   std::vector<double> ref = {};     ///< row-major, or one per entry of `at`
   std::vector<double> spread = {};  ///< S, likewise; empty when exact
-  std::vector<int64_t> at = {};     ///< the flat indices that are judged; empty: all
-  double base_error = 0;            ///< e_base
+  Judged at = {};
+  double base_error = 0;  ///< e_base
   Tolerance tolerance = {};
 };
 

@@ -45,9 +45,12 @@ Answer forward_answer(const Problem& problem, double budget) {
   const auto params = flash_params_of(problem);
   const AttentionOracle oracle(in, params, budget, problem.seed);
   AttentionOracle::Forward forward = oracle.forward(true);
-  std::vector<int64_t> weights_at;
-  for (int64_t row : forward.lse_at)
-    for (int64_t j = 0; j < in.key.shape[1]; ++j) weights_at.push_back(row * in.key.shape[1] + j);
+  Judged weights_at;
+  if (forward.lse_at) {
+    weights_at.emplace();
+    for (int64_t row : *forward.lse_at)
+      for (int64_t j = 0; j < in.key.shape[1]; ++j) weights_at->push_back(row * in.key.shape[1] + j);
+  }
   const DType dtype = in.query.dtype, out = params.out_dtype.value_or(dtype);
   return {.outputs = {forward.out.expected(out, oracle.tolerance(out), std::move(forward.out_at)),
                       forward.weights.expected(dtype, oracle.tolerance(dtype), std::move(weights_at))},

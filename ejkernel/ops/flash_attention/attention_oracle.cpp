@@ -73,12 +73,12 @@ size_t index(int64_t i) { return static_cast<size_t>(i); }
 
 }  // namespace
 
-Expected Sum::expected(DType dtype, const Tolerance& tolerance, std::vector<int64_t> at) const {
+Expected Sum::expected(DType dtype, const Tolerance& tolerance, Judged at) const {
   Expected e{.present = true, .at = std::move(at), .tolerance = tolerance};
   auto part = [&](const std::vector<double>& all) {
-    if (e.at.empty()) return all;
+    if (!e.at) return all;
     std::vector<double> some;
-    for (int64_t n : e.at) some.push_back(all[index(n)]);
+    for (int64_t n : *e.at) some.push_back(all[index(n)]);
     return some;
   };
   e.ref = part(ref);
@@ -283,12 +283,14 @@ AttentionOracle::Forward AttentionOracle::forward(bool with_weights) const {
     dtype_ == DType::f64 ? run_forward<double>(run, chosen, to) : run_forward<float>(run, chosen, to);
 
   to.complete = std::find(chosen.begin(), chosen.end(), false) == chosen.end();
-  if (!to.complete)
+  if (!to.complete) {
+    std::vector<int64_t>&out_at = to.out_at.emplace(), &lse_at = to.lse_at.emplace();
     for_rows(p, chosen, [&](const Sequence& s, int64_t h, int64_t i) {
       const RowPlace at = place_of(p, s, h, i);
-      to.lse_at.push_back(at.lse);
-      for (int64_t d = 0; d < p.value_dim; ++d) to.out_at.push_back(at.out * p.value_dim + d);
+      lse_at.push_back(at.lse);
+      for (int64_t d = 0; d < p.value_dim; ++d) out_at.push_back(at.out * p.value_dim + d);
     });
+  }
   return to;
 }
 
@@ -514,9 +516,11 @@ void AttentionOracle::add_forward(std::vector<Array>& copies, Cotangents& c) con
 /// The elements whose sums are whole although not everything was computed.
 void AttentionOracle::list_judged(const Sample& sample, Backward& to) const {
   const attention::Problem& p = problem_;
+  std::vector<int64_t>&query_at = to.query_at.emplace(), &key_at = to.key_at.emplace(),
+  &value_at = to.value_at.emplace();
   for_groups(p, sample.groups, 0, [&](const Sequence& s, int64_t h, int64_t i) {
     if (!sample.has_row(h, i)) return;
-    for (int64_t d = 0; d < p.head_dim; ++d) to.query_at.push_back(place_of(p, s, h, i).out * p.head_dim + d);
+    for (int64_t d = 0; d < p.head_dim; ++d) query_at.push_back(place_of(p, s, h, i).out * p.head_dim + d);
   });
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
@@ -524,8 +528,8 @@ void AttentionOracle::list_judged(const Sample& sample, Backward& to) const {
       for (int64_t j = 0; j < s.k_len && sample.groups[index(n * p.num_kv_heads + g)]; ++j) {
         if (!sample.has_key(j)) continue;
         const int64_t kv = (p.batch_of(s) * p.k_rows + s.k_begin + j) * p.num_kv_heads + g;
-        for (int64_t d = 0; d < p.head_dim; ++d) to.key_at.push_back(kv * p.head_dim + d);
-        for (int64_t d = 0; d < p.value_dim; ++d) to.value_at.push_back(kv * p.value_dim + d);
+        for (int64_t d = 0; d < p.head_dim; ++d) key_at.push_back(kv * p.head_dim + d);
+        for (int64_t d = 0; d < p.value_dim; ++d) value_at.push_back(kv * p.value_dim + d);
       }
   }
 }

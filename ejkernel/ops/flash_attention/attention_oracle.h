@@ -31,7 +31,7 @@ struct Sum {
   std::array<std::vector<double>, 3> runs;
 
   /// `at`: the elements that are judged; empty: all.
-  Expected expected(DType dtype, const Tolerance& tolerance, std::vector<int64_t> at = {}) const;
+  Expected expected(DType dtype, const Tolerance& tolerance, Judged at = {}) const;
 };
 
 class AttentionOracle {
@@ -43,8 +43,8 @@ class AttentionOracle {
 
   struct Forward {
     Sum out, lse;
-    Sum weights = Sum();                  ///< only when asked for: batched problems
-    std::vector<int64_t> out_at, lse_at;  ///< empty: all
+    Sum weights = Sum();  ///< only when asked for: batched problems
+    Judged out_at, lse_at;
     bool complete = true;
   };
   Forward forward(bool with_weights = false) const;
@@ -57,8 +57,8 @@ class AttentionOracle {
   };
   struct Backward {
     Sum query, key, value, bias, sinks;
-    std::vector<int64_t> query_at, key_at, value_at;  ///< empty: all
-    bool complete = true;                             ///< false: bias and sinks have only a part of their sums
+    Judged query_at, key_at, value_at;
+    bool complete = true;  ///< false: bias and sinks have only a part of their sums
   };
   Backward backward(const Cotangents& cotangents) const;
 
