@@ -24,6 +24,7 @@ struct FlashBackwardArguments {
   cuda::TensorMap query, key, value, d_out;
   const float *lse_log2, *delta;  ///< [batch, heads, padded_rows]
   float* d_query;         ///< sums in float32, [batch, heads, padded_rows, head_dim] in the order of accumulators
+  int* turns;             ///< [batch, heads, padded_rows / 64, 2]: blocks of keys that have added to a part of dQ
   char *d_key, *d_value;  ///< null: not wanted
   bool d_key_is_aligned, d_value_is_aligned;       ///< every row starts at a multiple of 16 bytes
   cuda::int64 d_key_row, d_key_head, d_key_batch;  ///< strides in bytes
@@ -36,13 +37,15 @@ struct FlashBackwardArguments {
   float scale, scale_log2;
 };
 
-/// Row statistics before the backward: delta = sum of d_out * out - d_lse, lse in powers of two, sums of dQ cleared.
+/// Row statistics before the backward: delta = sum of d_out * out - d_lse, lse in powers of two; sums of dQ and turns
+/// are cleared.
 struct FlashBackwardPrepareArguments {
   const char *out, *d_out;
   const float *lse, *d_lse;
   cuda::int64 out_row, out_head, out_batch, d_out_row, d_out_head, d_out_batch;  ///< strides in bytes
   cuda::int64 lse_row, lse_head, lse_batch, d_lse_row, d_lse_head, d_lse_batch;  ///< in elements
   float *lse_log2, *delta, *d_query;
+  int* turns;
   int first_row, q_len, padded_rows, num_heads;
 };
 

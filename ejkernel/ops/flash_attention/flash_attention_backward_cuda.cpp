@@ -31,7 +31,6 @@ struct FlashAttentionBackwardSm90 {
     const auto& in = call.inputs;
     if (Support support = attention::supports_sm90(in, call.params, device); !support.ok) return support;
     if (in.query.shape[3] > 128) return Support::no("its head_dim is 64 or 128");
-    if (call.params.deterministic) return Support::no("it adds to the gradient of query in any order");
     if (in.query.shape[0] > kMaxGrid || in.query.shape[2] > kMaxGrid)
       return Support::no("it takes up to 65535 heads and batch entries");
     for (const Tensor* tensor : {&in.out, &in.d_out})
@@ -53,7 +52,7 @@ struct FlashAttentionBackwardSm90 {
   struct Sizes {
     attention::Sm90Lengths lengths;
     int64_t batch, heads, kv_heads, dim, first_row, rows, padded_rows;
-    size_t statistics_bytes, sums_bytes;
+    size_t statistics_bytes, sums_bytes, turns_bytes;
 
     explicit Sizes(const Call<Op>& call)
         : lengths(call.inputs, call.params),
@@ -65,11 +64,12 @@ struct FlashAttentionBackwardSm90 {
           rows(call.inputs.query.shape[1] - first_row),
           padded_rows((rows + 63) / 64 * 64),
           statistics_bytes(static_cast<size_t>(batch * heads * padded_rows) * sizeof(float)),
-          sums_bytes(statistics_bytes * static_cast<size_t>(dim)) {}
+          sums_bytes(statistics_bytes * static_cast<size_t>(dim)),
+          turns_bytes(static_cast<size_t>(batch * heads * padded_rows / 64 * 2) * sizeof(int)) {}
   };
   static size_t workspace_bytes(const Call<Op>& call, const Config&, const DeviceProperties&) {
     const Sizes sizes(call);
-    return 2 * sizes.statistics_bytes + sizes.sums_bytes;
+    return 2 * sizes.statistics_bytes + sizes.sums_bytes + sizes.turns_bytes;
   }
 
   struct Programs {
@@ -126,10 +126,12 @@ struct FlashAttentionBackwardSm90 {
 
   struct Workspace {
     float *lse_log2, *delta, *d_query;
+    int* turns;
     Workspace(const Sizes& sizes, std::span<std::byte> memory)
         : lse_log2(reinterpret_cast<float*>(memory.data())),
           delta(reinterpret_cast<float*>(memory.data() + sizes.statistics_bytes)),
-          d_query(reinterpret_cast<float*>(memory.data() + 2 * sizes.statistics_bytes)) {}
+          d_query(reinterpret_cast<float*>(memory.data() + 2 * sizes.statistics_bytes)),
+          turns(reinterpret_cast<int*>(memory.data() + 2 * sizes.statistics_bytes + sizes.sums_bytes)) {}
   };
 
   static FlashBackwardVariant variant_of(const Call<Op>& call) {
@@ -167,6 +169,7 @@ struct FlashAttentionBackwardSm90 {
             .lse_log2 = to.lse_log2,
             .delta = to.delta,
             .d_query = to.d_query,
+            .turns = to.turns,
             .first_row = static_cast<int>(sizes.first_row),
             .q_len = static_cast<int>(in.query.shape[1]),
             .padded_rows = static_cast<int>(sizes.padded_rows),
@@ -185,6 +188,7 @@ struct FlashAttentionBackwardSm90 {
             .lse_log2 = to.lse_log2,
             .delta = to.delta,
             .d_query = to.d_query,
+            .turns = to.turns,
             .d_key = d_key.as<char>(),
             .d_value = d_value.as<char>(),
             .d_key_is_aligned = attention::fits_tensor_map(d_key),

@@ -31,6 +31,7 @@ struct FlashBackwardBarriers {
   Mbarrier keys_full;
   Mbarrier query_full[kShape.stages], query_empty[kShape.stages];  // with lse
   Mbarrier d_out_full[kShape.stages], d_out_empty[kShape.stages];  // with delta
+  Mbarrier d_query_full[2], d_query_empty[2];                      // of each consumer
 
   EJK_DEVICE void init() {
     keys_full.init(1);
@@ -38,6 +39,7 @@ struct FlashBackwardBarriers {
       query_full[i].init(1), query_empty[i].init(8);
       d_out_full[i].init(1), d_out_empty[i].init(8);
     }
+    for (int i = 0; i < 2; ++i) d_query_full[i].init(4), d_query_empty[i].init(1);
     fence_barrier_init();
   }
 };
@@ -46,12 +48,13 @@ struct FlashBackwardBarriers {
 template <FlashBackwardVariant kVariant, FlashBackwardShape kShape>
 struct FlashBackwardTile {
   int batch, kv_head, first_key;
-  int begin, end;  ///< blocks of queries
+  int tile;        ///< of keys
+  int begin, end;  ///< blocks of queries, walked from the last to the first
 
   EJK_DEVICE explicit FlashBackwardTile(const FlashBackwardArguments& args) {
     const int tiles = ceil_div(args.num_keys, kShape.keys), heads = args.batch * args.num_kv_heads;
     const int index = static_cast<int>(blockIdx.x);
-    int head, tile;
+    int head;
     if constexpr (kVariant.causal) {  // the longest first, a section of heads after the other
       const int section = index / (args.heads_per_section * tiles), first_head = section * args.heads_per_section;
       const int heads_here = min(args.heads_per_section, heads - first_head), within = index - first_head * tiles;
@@ -90,7 +93,8 @@ EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, Fl
     const int head = tile.kv_head * args.queries_per_kv_head + member;
     const int64 statistics =
         (static_cast<int64>(tile.batch) * args.num_kv_heads * args.queries_per_kv_head + head) * args.padded_rows;
-    for (int block = tile.begin; block < tile.end; ++block) {
+#pragma unroll 1
+    for (int block = tile.end - 1; block >= tile.begin; --block) {
       const int row = block * kShape.rows;
       barriers.query_empty[at.stage].wait(at.parity ^ 1);
       barriers.query_full[at.stage].arrive_expecting(kShape.row_bytes + kShape.statistics_bytes);
@@ -109,6 +113,35 @@ EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, Fl
   }
 }
 
+// ---- adding dQ ----
+
+/// Adds one consumer's parts of dQ to the sums in global memory. Each part is added to by the blocks of keys one after
+/// the other, from the first: `turns` counts those that have. Blocks start in that order and all walk the queries from
+/// the last, so that the one before is a step ahead and none waits for a block that has not started.
+template <FlashBackwardVariant kVariant, FlashBackwardShape kShape>
+EJK_DEVICE void add_d_query(const FlashBackwardArguments& args, const char* memory,
+                            FlashBackwardBarriers<kShape>& barriers, int consumer) {
+  constexpr int kPartBytes = kShape.d_query_bytes / 2;
+  const FlashBackwardTile<kVariant, kShape> tile(args);
+  RingPosition<1> at;
+  for (int member = 0; member < args.queries_per_kv_head; ++member) {
+    const int64 blocks =
+        ((static_cast<int64>(tile.batch) * args.num_kv_heads + tile.kv_head) * args.queries_per_kv_head + member) *
+        (args.padded_rows / kShape.rows);
+#pragma unroll 1
+    for (int block = tile.end - 1; block >= tile.begin; --block, at.advance()) {
+      const int64 part = (blocks + block) * 2 + consumer;
+      barriers.d_query_full[consumer].wait(at.parity);
+      wait_for_turn(args.turns + part, tile.tile);
+      add_floats(args.d_query + part * (kPartBytes / 4), memory + kShape.d_query_offset + consumer * kPartBytes,
+                 kPartBytes);
+      wait_groups();
+      pass_turn(args.turns + part);
+      barriers.d_query_empty[consumer].arrive();
+    }
+  }
+}
+
 // ---- computing ----
 
 template <FlashBackwardVariant kVariant, FlashBackwardConfig kConfig>
@@ -119,8 +152,7 @@ struct FlashBackwardConsumer {
   static constexpr int kScores = kRows / 2, kGradients = kDim / 2, kQueryGradients = kDim / 4;
   static constexpr int kPartBytes = 64 * kDim / 2 * 4;
   static constexpr int kKeyTileBytes = kShape.keys * 128, kRowTileBytes = kRows * 128;  // 64 columns
-  // Named barriers: both consumers; each one's own.
-  static constexpr int kBoth = 1, kOwn = 2;
+  static constexpr int kBothConsumers = 1;                                              // a named barrier
 
   const FlashBackwardArguments& args;
   char* memory;
@@ -128,6 +160,7 @@ struct FlashBackwardConsumer {
   int consumer;
 
   RingPosition<kShape.stages> at = {};
+  RingPosition<1> d_query_at = {};
   int d_score_stage = 0;
   float d_key[kGradients], d_value[kGradients];
   float scores[kScores], d_scores[kScores];
@@ -149,6 +182,7 @@ struct FlashBackwardConsumer {
   EJK_DEVICE void start_products_with_rows(float (&to)[kScores], int keys_offset, int rows_offset) {
     const Operand keys = k_major_operand(memory + keys_offset) + consumer * 64 * 128;
     const Operand rows = k_major_operand(memory + rows_offset) + at.stage * kShape.row_bytes;
+    forget(to);
     begin_products();
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
@@ -175,6 +209,7 @@ struct FlashBackwardConsumer {
     const Operand d_scores_t =
         n_major_operand(memory + kShape.d_score_offset, kKeyTileBytes) + d_score_stage * kShape.d_score_bytes;
     const Operand keys = n_major_operand(memory, kKeyTileBytes) + consumer * kColumnBytes;
+    forget(d_query);
     begin_products();
 #pragma unroll
     for (int step = 0; step < kShape.keys / 16; ++step)
@@ -203,7 +238,7 @@ struct FlashBackwardConsumer {
   }
 
   template <bool kMasked>
-  EJK_DEVICE void step(const FlashBackwardTile<kVariant, kShape>& tile, int head, int block, bool keep) {
+  EJK_DEVICE void step(const FlashBackwardTile<kVariant, kShape>& tile, int block, bool keep) {
     barriers.query_full[at.stage].wait(at.parity);
     start_products_with_rows(scores, 0, kShape.query_offset);
     barriers.d_out_full[at.stage].wait(at.parity);
@@ -240,13 +275,13 @@ struct FlashBackwardConsumer {
     for (int s = 0; s < kRows / 16; ++s)
       store_columns(to + s / 4 * kKeyTileBytes, 64 * consumer + warp_row(), s % 4, packed + 4 * s);
     fence_shared_writes();
-    sync_barrier(kBoth, 2 * kWarpgroupSize);
+    sync_barrier(kBothConsumers, 2 * kWarpgroupSize);
     start_d_query();
     start_gradient(d_key, kShape.query_offset, keep);
 
     wait_products<1>();
     pin(d_query);
-    add_d_query(tile, head, block);
+    give_d_query();
     wait_products<0>();
     pin(d_key);
     release(barriers.query_empty[at.stage]);
@@ -254,38 +289,31 @@ struct FlashBackwardConsumer {
     d_score_stage ^= 1;
   }
 
-  /// Adds the consumer's part of dQ to the sums in global memory, in the order of its accumulators.
-  EJK_DEVICE void add_d_query(const FlashBackwardTile<kVariant, kShape>& tile, int head, int block) {
+  /// Hands the consumer's part of dQ over, in the order of its accumulators.
+  EJK_DEVICE void give_d_query() {
     char* part = memory + kShape.d_query_offset + consumer * kPartBytes;
-    const bool elected = thread_in_warpgroup() == 0;
-    if (elected) wait_groups_read();
-    sync_barrier(kOwn + consumer, kWarpgroupSize);
+    barriers.d_query_empty[consumer].wait(d_query_at.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < kQueryGradients / 4; ++i)
       *reinterpret_cast<float4*>(part + (i * kWarpgroupSize + thread_in_warpgroup()) * 16) =
           make_float4(d_query[4 * i], d_query[4 * i + 1], d_query[4 * i + 2], d_query[4 * i + 3]);
     fence_shared_writes();
-    sync_barrier(kOwn + consumer, kWarpgroupSize);
-    if (elected) {
-      const int heads = args.num_kv_heads * args.queries_per_kv_head;
-      const int64 rows = (static_cast<int64>(tile.batch) * heads + head) * args.padded_rows + block * kRows;
-      add_floats(args.d_query + rows * kDim + consumer * kPartBytes / 4, part, kPartBytes);
-    }
+    __syncwarp();
+    release(barriers.d_query_full[consumer]);
+    d_query_at.advance();
   }
 
   EJK_DEVICE void run() {
     const FlashBackwardTile<kVariant, kShape> tile(args);
     if (tile.begin < tile.end) barriers.keys_full.wait(0);
     bool keep = false;
-    for (int member = 0; member < args.queries_per_kv_head; ++member) {
-      const int head = tile.kv_head * args.queries_per_kv_head + member;
-      for (int block = tile.begin; block < tile.end; ++block, keep = true) {
+    for (int member = 0; member < args.queries_per_kv_head; ++member)
+      for (int block = tile.end - 1; block >= tile.begin; --block, keep = true) {
         if (tile.masked(args, block))
-          step<true>(tile, head, block, keep);
+          step<true>(tile, block, keep);
         else
-          step<false>(tile, head, block, keep);
+          step<false>(tile, block, keep);
       }
-    }
     if (!keep) {
       for (float& x : d_key) x = 0;
       for (float& x : d_value) x = 0;
@@ -294,7 +322,6 @@ struct FlashBackwardConsumer {
           args.d_key_batch);
     store(tile, d_value, 1, args.d_value, args.d_value_is_aligned, args.d_value_row, args.d_value_head,
           args.d_value_batch);
-    if (thread_in_warpgroup() == 0) wait_groups();
   }
 
   EJK_DEVICE void store(const FlashBackwardTile<kVariant, kShape>& tile, const float (&gradient)[kGradients],
@@ -322,10 +349,13 @@ __global__ void __launch_bounds__(FlashBackwardShape(kVariant, kConfig).threads,
 
   const int role = warpgroup_index();
   if (role == 0) {
-    give_registers<24>();
-    if (threadIdx.x == 0) load_blocks<kVariant, kShape>(args, memory, barriers);
+    give_registers<40>();
+    if (threadIdx.x == 0)
+      load_blocks<kVariant, kShape>(args, memory, barriers);
+    else if (threadIdx.x == 32 || threadIdx.x == 64)
+      add_d_query<kVariant, kShape>(args, memory, barriers, static_cast<int>(threadIdx.x) / 32 - 1);
   } else {
-    take_registers<240>();
+    take_registers<232>();
     FlashBackwardConsumer<kVariant, kConfig>{args, memory, barriers, role - 1}.run();
   }
 }
@@ -369,6 +399,7 @@ __global__ void __launch_bounds__(256) flash_attention_backward_prepare(const Fl
   }
   args.lse_log2[index] = lse;
   args.delta[index] = delta;
+  if (row % 64 < 2) args.turns[index / 64 * 2 + row % 64] = 0;
 }
 
 /// A block of 128 threads rounds 64 rows' sums of half of dim, which lie as one consumer's accumulators held them.

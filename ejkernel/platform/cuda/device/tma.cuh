@@ -33,10 +33,23 @@ EJK_DEVICE void add_floats(float* to, const void* from, int bytes) {
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/// Until the thread's groups have read their shared memory.
-EJK_DEVICE void wait_groups_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-/// Until they have written as well.
+/// Until the thread's groups have been added.
 EJK_DEVICE void wait_groups() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+/// Waits until a counter in global memory has come to `turn`; what the copy engine adds afterwards comes after what it
+/// had added before the counter was moved there by pass_turn().
+EJK_DEVICE void wait_for_turn(const int* counter, int turn) {
+  int now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+  } while (now != turn);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+/// After wait_groups().
+EJK_DEVICE void pass_turn(int* counter) {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+}
 
 /// Ordinary stores to shared memory become visible to the copy engine and the matrix units; a barrier must follow.
 EJK_DEVICE void fence_shared_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
