@@ -24,7 +24,6 @@ namespace ejk {
 using namespace cuda;
 
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
-constexpr float kLog2e = 1.44269504088896341f;
 
 template <FlashBackwardShape kShape>
 struct FlashBackwardBarriers {
@@ -392,6 +391,7 @@ __global__ void __launch_bounds__(256) flash_attention_backward_prepare(const Fl
     const int64 at = row + args.first_row;
     const float natural = args.lse[batch * args.lse_batch + head * args.lse_head + at * args.lse_row];
     // A row without a visible key has weights 0 as well.
+    constexpr float kLog2e = 1.44269504088896341f;
     lse = natural == -kInfinity ? kInfinity : natural * kLog2e;
     if (args.d_lse != nullptr)
       delta -= args.d_lse[batch * args.d_lse_batch + head * args.d_lse_head + at * args.d_lse_row];
