@@ -123,7 +123,8 @@ Work FlashAttentionBackward::work(const Call<FlashAttentionBackward>& call) {
 
 std::span<const KernelInfo* const> FlashAttentionBackward::kernels() {
   using namespace flash_attention_kernels;
-  static const KernelInfo* const list[] = {&backward_cuda_sm90(), &backward_cuda_reference(), &backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cuda_sm90(), &backward_cuda_reference(), &backward_cpu(),
+                                           &backward_reference()};
   return list;
 }
 

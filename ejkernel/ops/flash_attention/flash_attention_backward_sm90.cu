@@ -23,7 +23,7 @@ namespace ejk {
 
 using namespace cuda;
 
-constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 
 template <FlashBackwardShape kShape>
 struct FlashBackwardBarriers {

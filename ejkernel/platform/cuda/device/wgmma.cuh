@@ -58,7 +58,8 @@ template <int kBatches>
 EJK_DEVICE void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kBatches) : "memory");
 }
-/// What an accumulator holds is not needed any more: a product that overwrites it need not keep it in registers until then.
+/// What an accumulator holds is not needed any more: a product that overwrites it need not keep it in registers until
+/// then.
 template <int kCount>
 EJK_DEVICE void forget(float (&d)[kCount]) {
 #pragma unroll
