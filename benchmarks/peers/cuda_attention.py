@@ -576,7 +576,7 @@ def main():
         print_row(row, args.peers)
     for row in rows if args.sustained else ():
         print_sustained(row)
-    record = {"date": time.strftime("%Y-%m-%d"), "commit": args.commit or commit(), "command": shlex.join(sys.argv),
+    record = {"date": time.strftime("%Y-%m-%d"), "commit": args.commit or commit(), "command": shlex.join(pathlib.Path(a).name if os.sep in a else a for a in sys.argv),
               "device": device, "driver": monitor.driver, "versions": versions, "ejkernel": library.version(),
               "protocol": protocol(args), "rows": rows, "summary": summarise(rows)}
     print()

@@ -265,6 +265,11 @@ TEST(Judge, compares_two_results_where_only_part_was_judged) {
   EXPECT_EQ(compare_whole(e, array_of({1, 100, kNan}), array_of({1, 100 + 0.9 * allowed, kNan})), "");
   EXPECT_THAT(compare_whole(e, array_of({1, 100, 7}), array_of({1, 100 + 1.1 * allowed, 7})), HasSubstr("at [1]"));
   EXPECT_THAT(compare_whole(e, array_of({1, 100, kNan}), array_of({1, 100, 7})), HasSubstr("at [2]"));
+  Expected none = e;
+  none.ref = none.spread = {};
+  none.at.emplace();
+  EXPECT_EQ(compare_whole(none, array_of({1e-8, 1, 2}), array_of({0, 1, 2})), "");
+  EXPECT_THAT(compare_whole(none, array_of({1, kNan, 2}), array_of({1, 1, 2})), HasSubstr("at [1]"));
   const Expected exact{.present = true, .exact = true, .ref = {1}};
   EXPECT_NE(compare_whole(exact, array_of({1, 2}), array_of({1, 2 + 0x1p-22})), "");
 }

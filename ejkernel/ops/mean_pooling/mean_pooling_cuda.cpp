@@ -117,7 +117,8 @@ struct Forward {
 
   static Config heuristic(const Call<MeanPooling>& call, const DeviceProperties&) {
     const CudaCall c = pooling::cuda_call(call);
-    Config config = {.vectors = vectors_for(c), .unroll = 4, .blocks_per_unit = 4};
+    // On an H200 1.01 to 1.05 of the copy bandwidth at a gigabyte; 4 and 4 gave 0.94 to 1.00.
+    Config config = {.vectors = vectors_for(c), .unroll = 8, .blocks_per_unit = 2};
     // Short groups have no more loads than this.
     while (config.unroll > 2 && config.tile().rows * config.unroll > group_rows(c.p)) config.unroll /= 2;
     return config;
