@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "ejkernel/core/digest.h"
 #include "ejkernel/core/environment.h"
@@ -280,20 +281,29 @@ bool Store::put(const RecordKey& key, const Record& record) const {
   return publish(folder, path, encode(key, record));
 }
 
+namespace {
+
+/// Needs the lock. Stores are never destroyed: references to earlier ones stay valid, and calls may come while the
+/// process exits.
+void choose_store(std::string root) {
+  static auto* all = new std::vector<std::unique_ptr<const Store>>;
+  all->push_back(std::make_unique<const Store>(std::move(root)));
+  current_store.store(all->back().get(), std::memory_order_release);
+}
+
+}  // namespace
+
 const Store& store() {
   const Store* now = current_store.load(std::memory_order_acquire);
   if (now != nullptr) return *now;
   const std::lock_guard lock(choosing_store);
-  // Never destroyed: calls may come while the process exits.
-  if (current_store.load() == nullptr) current_store.store(new Store(default_root()), std::memory_order_release);
+  if (current_store.load() == nullptr) choose_store(default_root());
   return *current_store.load();
 }
 
 void use_store(std::string root) {
   const std::lock_guard lock(choosing_store);
-  static auto* all = new std::set<std::unique_ptr<const Store>>;  // references to earlier ones stay valid
-  current_store.store(all->insert(std::make_unique<const Store>(std::move(root))).first->get(),
-                      std::memory_order_release);
+  choose_store(std::move(root));
 }
 
 int64_t fail_store_call(int64_t k) { return calls_until_failure.exchange(k); }

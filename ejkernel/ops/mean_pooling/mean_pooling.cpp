@@ -133,6 +133,7 @@ void Problem::merge_heads(const Tensor& x, const Tensor& out) {
 }
 
 Layout Problem::rows_of(const Tensor& x) const {
+  if (!x.present()) return {};  // an output that is not wanted
   return {
       .batch = packed() ? 0 : x.strides[0], .row = x.strides[packed() ? 0 : 1], .head = chunked() ? x.strides[-2] : 0};
 }
