@@ -196,7 +196,7 @@ TEST_F(PoolingLaunches, one_launch_pools_many_groups_and_two_pool_a_few_long_one
   EXPECT_EQ(fake.launches()[0].grid[0], 200u * 4);  // 4096 columns of bf16 are four tiles of 128 vectors
   mean_pooling({.x = on_gpu(DType::bf16, {2, 8192, 512})});
   EXPECT_THAT(launched(), ElementsAre("mean_pooling", "mean_pooling", "mean_pooling_combine"));
-  EXPECT_EQ(fake.launches()[1].grid[0], 2u * 256) << "slices of 32 rows, two rounds of loads for each thread";
+  EXPECT_EQ(fake.launches()[1].grid[0], 2u * 128) << "slices of 64 rows, two rounds of loads for each thread";
 }
 
 TEST_F(PoolingLaunches, index_tensors_are_surveyed_when_kernels_need_to_know) {

@@ -1,0 +1,10 @@
+// Blocks of one thread for attention_cuda_reference_test.cpp.
+#include "ejkernel/ops/flash_attention/attention_on_host_internal.h"
+
+namespace ejk::attention_on_host {
+
+template void forward<1>(const attention::Problem& problem, const ForwardResults& results, const RunContext& context);
+template void backward<1>(const attention::Problem& problem, const BackwardInputs& in,
+                          const FlashAttentionBackward::Outputs& to, const RunContext& context);
+
+}  // namespace ejk::attention_on_host
