@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ejkernel/ops/attention/attention_internal.h"
-#include "ejkernel/ops/flash_attention/attention_on_host_internal.h"
+#include "ejkernel/ops/flash_attention/attention_on_host_cases.h"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_internal.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/fake_cuda.h"

@@ -1,5 +1,5 @@
 // Blocks of three threads for attention_cuda_reference_test.cpp.
-#include "ejkernel/ops/flash_attention/attention_on_host_internal.h"
+#include "ejkernel/ops/flash_attention/attention_on_host_cases.h"
 
 namespace ejk::attention_on_host {
 
