@@ -65,8 +65,8 @@ EJK_DEVICE void forget(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
 }
-/// Keeps the compiler from moving arithmetic on an accumulator across a wait. Eight at a time: a statement for each takes
-/// the compiler noticeably longer.
+/// Keeps the compiler from moving arithmetic on an accumulator across a wait. Eight at a time: a statement for each
+/// takes the compiler noticeably longer.
 template <int kCount>
 EJK_DEVICE void pin(float (&d)[kCount]) {
 #pragma unroll
