@@ -111,6 +111,8 @@ class Plan:
             elif isinstance(value, tuple):
                 numbers = (ctypes.c_int64 * len(value))(*value)
                 status = self.c.ejk_params_set_i64s(handle, name.encode(), numbers, ctypes.c_size_t(len(value)))
+            elif isinstance(value, int):
+                status = self.c.ejk_params_set_i64(handle, name.encode(), ctypes.c_int64(value))
             else:
                 status = self.c.ejk_params_set_f64(handle, name.encode(), ctypes.c_double(value))
             self.library.check(status)
