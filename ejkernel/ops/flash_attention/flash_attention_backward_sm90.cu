@@ -1,11 +1,14 @@
 // Backward of attention on Hopper. A block holds 128 keys and values, 64 in each of its two consumers, and walks the
 // queries; everything that depends on scores is computed transposed, keys down and queries across:
 //
-//     S^T  = K Q^T                     P^T  = exp2(S^T - lse), from the forward's lse
-//     dP^T = V dO^T                    dS^T = P^T * (dP^T - delta)
-//     dV  += P^T dO                    dK  += dS^T Q                      from registers, where P^T and dS^T already
-//     lie dQ   = dS K                      summed over the blocks of keys: dS through shared memory, sums through the
-//     copy engine
+//     S^T  = K Q^T         P^T  = exp2(S^T - lse), from the forward's lse
+//     dP^T = V dO^T        dS^T = P^T * (dP^T - delta)
+//     dV  += P^T dO        dK  += dS^T Q
+//     dQ   = dS K
+//
+// P^T and dS^T lie in the registers as the left operands of dV and dK. For dQ, dS goes through shared memory; the parts
+// of dQ are summed over the blocks of keys, in their order, by the copy engine: two warps of the loading warpgroup see
+// to that.
 //
 // Three launches: row statistics, this, and the sums of dQ to their dtype. Algorithm 2 of FlashAttention-2
 // (arXiv:2307.08691) in the shape of FlashAttention-3's kernel; docs/kernels/flash_attention_backward_sm90.md has the
@@ -95,18 +98,17 @@ EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, Fl
 #pragma unroll 1
     for (int block = tile.end - 1; block >= tile.begin; --block) {
       const int row = block * kShape.rows;
-      barriers.query_empty[at.stage].wait(at.parity ^ 1);
-      barriers.query_full[at.stage].arrive_expecting(kShape.row_bytes + kShape.statistics_bytes);
-      load_tile(memory + kShape.query_offset + at.stage * kShape.row_bytes, args.query, barriers.query_full[at.stage],
-                0, row, 0, head, tile.batch);
-      load_bytes(memory + kShape.lse_offset + at.stage * kShape.statistics_bytes, args.lse_log2 + statistics + row,
-                 kShape.statistics_bytes, barriers.query_full[at.stage]);
-      barriers.d_out_empty[at.stage].wait(at.parity ^ 1);
-      barriers.d_out_full[at.stage].arrive_expecting(kShape.row_bytes + kShape.statistics_bytes);
-      load_tile(memory + kShape.d_out_offset + at.stage * kShape.row_bytes, args.d_out, barriers.d_out_full[at.stage],
-                0, row, 0, head, tile.batch);
-      load_bytes(memory + kShape.delta_offset + at.stage * kShape.statistics_bytes, args.delta + statistics + row,
-                 kShape.statistics_bytes, barriers.d_out_full[at.stage]);
+      const auto load_rows = [&](const TensorMap& map, int offset, const float* values, int values_offset,
+                                 Mbarrier& full, Mbarrier& empty) {
+        empty.wait(at.parity ^ 1);
+        full.arrive_expecting(kShape.row_bytes + kShape.statistics_bytes);
+        load_tile(memory + offset + at.stage * kShape.row_bytes, map, full, 0, row, 0, head, tile.batch);
+        load_bytes(memory + values_offset + at.stage * kShape.statistics_bytes, values, kShape.statistics_bytes, full);
+      };
+      load_rows(args.query, kShape.query_offset, args.lse_log2 + statistics + row, kShape.lse_offset,
+                barriers.query_full[at.stage], barriers.query_empty[at.stage]);
+      load_rows(args.d_out, kShape.d_out_offset, args.delta + statistics + row, kShape.delta_offset,
+                barriers.d_out_full[at.stage], barriers.d_out_empty[at.stage]);
       at.advance();
     }
   }

@@ -80,19 +80,19 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
               tile.head, tile.batch);
     q.advance();
   };
+  const auto load_block = [&](const TensorMap& map, int offset, Mbarrier* full, Mbarrier* empty,
+                              RingPosition<kShape.stages>& at, const FlashTile& tile, int block) {
+    empty[at.stage].wait(at.parity ^ 1);
+    full[at.stage].arrive_expecting(kShape.block_bytes);
+    load_tile(memory + offset + at.stage * kShape.block_bytes, map, full[at.stage], 0, block * kShape.keys, 0,
+              tile.head / args.queries_per_kv_head, tile.batch);
+    at.advance();
+  };
   const auto load_key = [&](const FlashTile& tile, int block) {
-    barriers.key_empty[k.stage].wait(k.parity ^ 1);
-    barriers.key_full[k.stage].arrive_expecting(kShape.block_bytes);
-    load_tile(memory + kShape.key_offset + k.stage * kShape.block_bytes, args.key, barriers.key_full[k.stage], 0,
-              block * kShape.keys, 0, tile.head / args.queries_per_kv_head, tile.batch);
-    k.advance();
+    load_block(args.key, kShape.key_offset, barriers.key_full, barriers.key_empty, k, tile, block);
   };
   const auto load_value = [&](const FlashTile& tile, int block) {
-    barriers.value_empty[v.stage].wait(v.parity ^ 1);
-    barriers.value_full[v.stage].arrive_expecting(kShape.block_bytes);
-    load_tile(memory + kShape.value_offset + v.stage * kShape.block_bytes, args.value, barriers.value_full[v.stage], 0,
-              block * kShape.keys, 0, tile.head / args.queries_per_kv_head, tile.batch);
-    v.advance();
+    load_block(args.value, kShape.value_offset, barriers.value_full, barriers.value_empty, v, tile, block);
   };
 
   // Values lag one block behind keys, also across tiles: the next tile's first product waits for nothing.

@@ -54,7 +54,4 @@ EJK_DEVICE void pass_turn(int* counter) {
 /// Ordinary stores to shared memory become visible to the copy engine and the matrix units; a barrier must follow.
 EJK_DEVICE void fence_shared_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Fetches the map itself ahead of its first use.
-EJK_DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-
 }  // namespace ejk::cuda

@@ -10,13 +10,10 @@ EJK_DEVICE int lane_index() { return static_cast<int>(threadIdx.x) % kWarpSize; 
 EJK_DEVICE int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroupSize, 0); }
 EJK_DEVICE int thread_in_warpgroup() { return static_cast<int>(threadIdx.x) % kWarpgroupSize; }
 
-/// A hardware barrier that some of the block's threads share: the last of `threads` to come lets all go on. `arrive`
-/// comes without waiting. Barrier 0 is __syncthreads's.
+/// A hardware barrier that some of the block's threads share: the last of `threads` to come lets all go on. Barrier 0
+/// is __syncthreads's.
 EJK_DEVICE void sync_barrier(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-EJK_DEVICE void arrive_barrier(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 /// Registers per thread of the calling warpgroup, a multiple of 8. Asking for more waits until others have given
