@@ -11,7 +11,8 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
   tests       ejkernel_device_tests: every kernel for a GPU, on the device (ARGS: --gtest_filter=…)
   check       ejk check of every operation on the device, and of flash_attention's dense problems (ARGS: more options)
   bench       ejk bench of the named problems, the device's own copy bandwidth, and what launches cost
-  peers       flash_attention beside cuDNN, FlashAttention-2 and Mosaic GPU (ARGS: cuda_attention.py's)
+  peers       flash_attention beside cuDNN, FlashAttention-2 and Mosaic GPU, mean_pooling beside copies (ARGS:
+              cuda_attention.py's, which alone runs then)
   table       the rows of the reliability table that need a GPU (ARGS: those rows only)
   sanitizer   the rows that compute-sanitizer produces
   sweep       every config of the forward kernel in every cell, for its heuristic (ARGS: cuda_attention.py's)
@@ -79,7 +80,11 @@ part_bench() {
 peers() {
   python3 "$here/peers/cuda_attention.py" --library "$here/lib/libejkernel.so.0" --commit "$commit" "$@"
 }
-part_peers() { peers --sustained --json "$out/cuda_attention.json" "$@"; }
+part_peers() {
+  peers --sustained --json "$out/cuda_attention.json" "$@" || return
+  (( $# )) || python3 "$here/peers/cuda_mean_pooling.py" --library "$here/lib/libejkernel.so.0" --commit "$commit" \
+    --json "$out/cuda_mean_pooling.json"
+}
 part_sweep() {
   peers --json "$out/cuda_attention_sweep.json" --repeats 3 --peers cudnn --configs consumers=2,3,4 \
     block_k=64,80,112,128,144,160 stages=2,4,6 lazy_rescale=0,1 "$@"
