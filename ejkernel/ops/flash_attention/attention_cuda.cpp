@@ -9,7 +9,6 @@
 
 namespace ejk::attention {
 
-
 Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Params& params,
                       const DeviceProperties& device) {
   const auto no = [](std::string reason) { return Support::no(std::move(reason)); };
