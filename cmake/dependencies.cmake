@@ -67,6 +67,7 @@ function(ejk_require_xxhash)
     message(FATAL_ERROR "ejkernel: needs xxHash 0.8.0 or newer, found '${version}'. Run ./dev setup in "
                         "${PROJECT_SOURCE_DIR}, or install it (Debian: libxxhash-dev), or set EJK_XXHASH_INCLUDE_DIR.")
   endif()
+  set(EJK_XXHASH_VERSION ${version} PARENT_SCOPE)
   add_library(ejkernel_xxhash INTERFACE)
   target_include_directories(ejkernel_xxhash SYSTEM INTERFACE ${EJK_XXHASH_INCLUDE_DIR})
   target_compile_definitions(ejkernel_xxhash INTERFACE XXH_INLINE_ALL)

@@ -27,3 +27,16 @@ file(RELATIVE_PATH EJK_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_
 string(REGEX REPLACE "/$" "" EJK_PC_PREFIX "${EJK_PC_PREFIX}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/ejkernel.pc.in ejkernel.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ejkernel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# What the library holds of others' code (headers and templates compiled in), as a software bill of materials.
+set(EJK_SBOM_HIGHWAY ${hwy_VERSION})
+set(EJK_SBOM_FMT ${fmt_VERSION})
+set(EJK_SBOM_JSON ${nlohmann_json_VERSION})
+set(EJK_SBOM_XXHASH ${EJK_XXHASH_VERSION})
+foreach(name HIGHWAY FMT JSON XXHASH)
+  if(NOT EJK_SBOM_${name})
+    set(EJK_SBOM_${name} NOASSERTION)  # a parent project brought it and did not say
+  endif()
+endforeach()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/ejkernel.spdx.json.in ejkernel.spdx.json @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ejkernel.spdx.json DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "ejkernel/core/version.h"
@@ -136,6 +137,20 @@ TEST_F(Consumer, may_be_a_project_that_adds_ours_as_a_folder) {
 TEST_F(Consumer, tools_run_from_the_install_tree) {
   const ProcessResult version = ok({(prefix / "bin/ejk").string(), "--version"});
   EXPECT_THAT(version.out, HasSubstr(std::string(kVersion)));
+}
+
+/// The bill of materials names all foreign code inside, with versions.
+TEST_F(Consumer, may_read_what_the_library_is_made_of) {
+  const auto bill = nlohmann::json::parse(read_text(prefix / "share/doc/ejkernel/ejkernel.spdx.json"));
+  std::vector<std::string> names;
+  for (const auto& package : bill.at("packages")) {
+    names.push_back(package.at("name"));
+    EXPECT_THAT(package.at("versionInfo").get<std::string>(), ::testing::ContainsRegex("^[0-9]+\\.[0-9]+"))
+        << names.back();
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("ejkernel", "highway", "fmt", "nlohmann-json", "xxhash"));
+  EXPECT_EQ(bill.at("packages")[0].at("versionInfo"), kVersion);
+  EXPECT_EQ(bill.at("relationships").size(), names.size() - 1);
 }
 
 TEST_F(Consumer, finds_no_header_that_is_not_for_it) {

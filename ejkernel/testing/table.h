@@ -36,7 +36,7 @@ struct Row {
   std::string_view figure;    ///< what is reported, in words
   int64_t target = 0;         ///< n to reach with no failures
   /// Paths of the tree whose change makes a record stale.
-  std::vector<std::string_view> depends_on;
+  std::vector<std::string_view> depends_on;  ///< pathspecs of git: folders, files, ":(exclude)…"
   std::string_view preset = "release";  ///< the build that the row is about; a record of another one does not count
   bool needs_gpu = false;               ///< about kernels of a GPU, on one
 };

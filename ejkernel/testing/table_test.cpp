@@ -120,6 +120,17 @@ TEST_F(ReliabilityTable, a_change_of_what_the_row_depends_on_makes_it_stale) {
   EXPECT_EQ(state(), RowState::stale) << "a file that git does not know yet";
 }
 
+TEST_F(ReliabilityTable, a_row_may_leave_files_out) {
+  row.depends_on.push_back(":(exclude)kernels/*_test.cpp");
+  produce(10, 0);
+  write("kernels/one_test.cpp", "2");
+  EXPECT_EQ(state(), RowState::ok);
+  commit();
+  EXPECT_EQ(state(), RowState::ok);
+  write("kernels/one.cpp", "2");
+  EXPECT_EQ(state(), RowState::stale);
+}
+
 TEST_F(ReliabilityTable, a_record_of_a_changed_tree_is_stale) {
   write("kernels/one.cpp", "2");
   EXPECT_THAT(produce(10, 0).commit, HasSubstr("+changes"));

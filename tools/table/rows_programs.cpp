@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <sstream>
@@ -18,6 +19,7 @@ namespace ejk::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
 std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -144,9 +146,17 @@ RowResult supply_chain(const RowRequest&) {
       run_process({"unshare", "--net", "--map-root-user", (root / "build/release/bin/ejk").string(), "run",
                    "mean_pooling", "--batch", "2", "--num_tokens", "16", "--dim", "8"});
   tally.add(offline.exit_code == 0 ? "" : "a run without network failed: " + offline.err.substr(0, 300));
-  // What the library is made of: every package and pin is named in one file.
-  const std::string pins = read_all(root / "cmake/dependencies.cmake");
-  tally.add(pins.find("EJK_PIN_HIGHWAY_SHA256") != std::string::npos ? "" : "cmake/dependencies.cmake pins no digest");
+  // The bill of materials that is installed with the library names everything compiled into it, with versions.
+  const Json bill = Json::parse(read_all(scratch / "one/ejkernel.spdx.json"), nullptr, /*allow_exceptions=*/false);
+  std::string unnamed = bill.is_object() ? "" : "there is no bill of materials";
+  for (const char* name : {"highway", "fmt", "nlohmann-json", "xxhash"}) {
+    bool found = false;
+    if (bill.is_object())
+      for (const Json& package : bill.at("packages"))
+        found = found || (package.at("name") == name && package.at("versionInfo") != "NOASSERTION");
+    if (!found) unnamed = fmt::format("the bill of materials has no version of {}", name);
+  }
+  tally.add(unnamed);
   fs::remove_all(scratch);
   return tally.result();
 }

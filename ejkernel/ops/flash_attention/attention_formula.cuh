@@ -316,7 +316,8 @@ class AttentionFormula {
   EJK_DEVICE void recompute(const AttentionGradients& g, int64 owner, const RowAt& at, AttentionRow& row) const {
     const AttentionSequence s = owner < p_.num_sequences ? p_.sequence(owner) : AttentionSequence{};
     const int64 i = at.r - s.q_begin;
-    remember(row, lse_with_sinks(log_sum_exp(s, at.h, i), at.h), 0);
+    const double lse = lse_with_sinks(log_sum_exp(s, at.h, i), at.h);
+    remember(row, lse, 0);
     const KeyRange keys = p_.keys(s, i);
     double mine = 0;
     for (int64 j = keys.begin; j < keys.end; j += block_.threads()) {
@@ -326,7 +327,7 @@ class AttentionFormula {
       block_.sync();
     }
     const double delta = reduce(block_, shared_.sums, mine, [](double one, double other) { return one + other; });
-    remember(row, row.lse, delta);
+    remember(row, lse, delta);
   }
 
   /// Leaves the gradient of the row's query in the key sums; true when the row sees a key of the sequence.
