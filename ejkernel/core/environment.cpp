@@ -79,6 +79,26 @@ void parse_autotune_policy(const Variable& self, std::string_view value, Values&
   into.autotune_policy = *policy;
 }
 
+/// An integer of milliseconds, as seconds.
+double milliseconds(const Variable& self, std::string_view value) {
+  int64_t count = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, count);
+  if (error != std::errc() || stop != end || count < 0) refuse(self, value);
+  return static_cast<double>(count) / 1000;
+}
+void parse_autotune_budget(const Variable& self, std::string_view value, Values& into) {
+  into.autotune_budget_seconds = milliseconds(self, value);
+}
+void parse_autotune_total(const Variable& self, std::string_view value, Values& into) {
+  into.autotune_total_seconds = milliseconds(self, value);
+}
+/// Candidates are logged as information.
+void parse_log_autotune(const Variable& self, std::string_view value, Values& into) {
+  if (value != "0" && value != "1") refuse(self, value);
+  if (value == "1" && into.log_level < LogLevel::info) into.log_level = LogLevel::info;
+}
+
 void parse_plugins(const Variable& self, std::string_view value, Values& into) {
   // A relative path would load whatever lies in the directory that a program happens to run in.
   for_each_part(value, ':', [&](std::string_view path) {
@@ -111,6 +131,15 @@ constexpr std::array kVariables = {
              parse_debug},
     Variable{"EJKERNEL_AUTOTUNE_POLICY", "autotune or heuristics", "autotune",
              "heuristics: never tune, take each kernel's heuristic configuration", parse_autotune_policy},
+    Variable{"EJKERNEL_AUTOTUNE_BUDGET_MS", "a number of milliseconds", "2000",
+             "how long the autotuner may look for one problem's config", parse_autotune_budget},
+    Variable{"EJKERNEL_AUTOTUNE_TOTAL_MS", "a number of milliseconds", "60000",
+             "and for all problems of a process; past it heuristics answer", parse_autotune_total},
+    Variable{
+        "EJKERNEL_LOG_AUTOTUNE", "0 or 1", "0",
+        "1: every candidate with its time, or why it was rejected, is written to standard error (and all else that "
+        "EJKERNEL_LOG=info writes)",
+        parse_log_autotune},
     Variable{"EJKERNEL_PLUGINS", "a colon-separated list of absolute paths", "none",
              "libraries with more kernels and operations, loaded at the first call", parse_plugins},
     Variable{

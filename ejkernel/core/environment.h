@@ -28,6 +28,8 @@ struct Values {
   AllocationDebug debug = {};
   bool sync = false;  ///< a call waits for its device before it returns; calls on host tensors always do
   AutotunePolicy autotune_policy = AutotunePolicy::autotune;
+  double autotune_budget_seconds = 2;     ///< for one problem
+  double autotune_total_seconds = 60;     ///< for the process
   std::vector<std::string> plugins = {};  ///< absolute paths, in order
   std::string cache_dir = {};             ///< the store's folder; empty: the user's cache folder
   std::string nvrtc = {};                 ///< path of the CUDA compiler's library; empty: look for it
@@ -42,6 +44,8 @@ inline int num_threads() { return values().num_threads; }
 inline AllocationDebug debug() { return values().debug; }
 inline bool sync() { return values().sync; }
 inline AutotunePolicy autotune_policy() { return values().autotune_policy; }
+inline double autotune_budget_seconds() { return values().autotune_budget_seconds; }
+inline double autotune_total_seconds() { return values().autotune_total_seconds; }
 inline const std::vector<std::string>& plugins() { return values().plugins; }
 inline const std::string& cache_dir() { return values().cache_dir; }
 inline const std::string& nvrtc() { return values().nvrtc; }

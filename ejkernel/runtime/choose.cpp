@@ -8,7 +8,10 @@
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
 #include "ejkernel/runtime/clock_cache.h"
+#include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/single_flight.h"
+#include "ejkernel/runtime/tuner.h"
 
 namespace ejk {
 namespace {
@@ -23,8 +26,9 @@ thread_local std::optional<Policy> policy_on_this_thread;
 constexpr size_t kMaxMemoryConfigs = 16384;
 constexpr size_t kMaxChoices = 4096;
 
-ClockCache<ConfigBlock>& memory_tier() {
-  static ClockCache<ConfigBlock> cache(kMaxMemoryConfigs);
+/// No config: nothing beats the heuristic's.
+ClockCache<std::optional<ConfigBlock>>& memory_tier() {
+  static ClockCache<std::optional<ConfigBlock>> cache(kMaxMemoryConfigs);
   return cache;
 }
 
@@ -45,6 +49,7 @@ ClockCache<std::string>& failures() {
 // Rises when a memory config changes, so that a cached choice made before is looked at again.
 std::atomic<uint64_t> memory_generation{0};
 std::atomic<int64_t> illegal_configs{0};
+std::atomic<double> tuning_seconds{0};
 
 uint64_t generation() { return KernelRegistry::instance().generation() + memory_generation.load(); }
 
@@ -103,9 +108,10 @@ class Chooser {
   std::shared_ptr<const Choice> choice_of(const std::shared_ptr<const KernelInfo>& kernel, Support& support) {
     key_ = key_for(*kernel);
     hash_ = digest_of(key_).low;
-    // Code is loaded for one device; configs serve all that are alike.
-    const std::string choice_key = key_ + fmt::format("|{}", request_.device.ordinal);
+    // Code is loaded for one device; configs serve all that are alike. What was chosen without asking tier 5 is no
+    // answer to a call that may.
     const Policy policy = effective_policy(options_);
+    const std::string choice_key = key_ + fmt::format("|{}|{:d}", request_.device.ordinal, policy.autotune);
     const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
     const uint64_t now = generation();
     if (cacheable)
@@ -115,7 +121,7 @@ class Chooser {
     Choice made = choose_config(kernel, policy);
     if (!prepare(made, support)) return nullptr;
     auto choice = std::make_shared<const Choice>(std::move(made));
-    if (!cacheable) return choice;
+    if (!cacheable || is_for_now_) return choice;
     const auto is_current = [&](const CachedChoice& there) { return there.generation == now; };
     return choices().put_unless(hash_, choice_key, {std::move(choice), now}, is_current).choice;
   }
@@ -191,16 +197,11 @@ class Chooser {
 
     for (auto overlay = overlays.rbegin(); overlay != overlays.rend(); ++overlay)
       if (overlay->operation == declaration_.name && overlay->kernel == kernel->name)
-        if (const auto config = from_overlay(*kernel, *overlay)) return made(kernel, *config, Tier::overlay);
+        if (const auto config = from_values(Tier::overlay, *kernel, overlay->values))
+          return made(kernel, *config, Tier::overlay);
     note(Tier::overlay, fmt::format("miss: {} overlays on this thread, none that serves", overlays.size()));
 
-    if (const auto config = memory_tier().find(hash_, key_)) {
-      if (legal(*kernel, *config)) return made(kernel, *config, Tier::memory);
-      pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}", declaration_.name,
-                                          kernel->name, to_string(*kernel, *config)));
-    } else {
-      note(Tier::memory, "miss");
-    }
+    if (const auto config = measured_config(*kernel, policy)) return made(kernel, config->block, config->tier);
 
     if (policy.heuristics) return made(kernel, heuristic(*kernel), Tier::heuristics);
     note(Tier::heuristics, "not allowed by policy");
@@ -209,6 +210,86 @@ class Chooser {
                                   "and the policy switches heuristics off; pass a config or allow heuristics",
                                   declaration_.name, kernel->name),
                       ErrorCode::no_config);
+  }
+
+  struct Measured {
+    ConfigBlock block;
+    Tier tier;
+  };
+
+  /// Tiers 3, 4 and 5. Where one of them knows that nothing beats the heuristic's config, those behind it are not
+  /// asked.
+  std::optional<Measured> measured_config(const KernelInfo& kernel, const Policy& policy) {
+    if (const auto known = memory_tier().find(hash_, key_)) {
+      if (!*known) return nothing_faster(Tier::memory);
+      if (legal(kernel, **known)) return Measured{**known, Tier::memory};
+      pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}", declaration_.name,
+                                          kernel.name, to_string(kernel, **known)));
+    } else {
+      note(Tier::memory, "miss");
+    }
+    if (kernel.config_fields.empty()) {
+      note(Tier::store, "not asked: there is one config");
+      return std::nullopt;
+    }
+
+    if (const auto values = find_stored_config(config_record_key(request_, kernel))) {
+      if (values->empty()) return nothing_faster(Tier::store);
+      if (const auto config = from_values(Tier::store, kernel, *values)) return Measured{*config, Tier::store};
+    } else {
+      note(Tier::store, "miss");
+    }
+
+    if (const std::string why = why_not_tuned(kernel, policy); !why.empty()) {
+      note(Tier::autotune, why);
+      return std::nullopt;
+    }
+    return tuned(kernel);
+  }
+
+  std::optional<Measured> nothing_faster(Tier tier) {
+    note(tier, "measured: nothing beats the heuristic's config");
+    return std::nullopt;
+  }
+
+  std::string why_not_tuned(const KernelInfo& kernel, const Policy& policy) const {
+    if (!policy.autotune) return "not allowed by policy";
+    if (request_.device.kind != DeviceKind::cpu) return "not in this process: `ejk tune` tunes kernels of a GPU";
+    const double left = environment::autotune_total_seconds() - tuning_seconds.load();
+    if (left <= 0) return "the process's budget is spent";
+    const size_t count = kernel.candidates(view_, device_).size();
+    if (count < 2) return "there is one candidate";
+    if (trail_ != nullptr)
+      return fmt::format("would tune at the first call: {} candidates within {} s", count,
+                         std::min(left, environment::autotune_budget_seconds()));
+    return "";
+  }
+
+  std::optional<Measured> tuned(const KernelInfo& kernel) {
+    const RecordKey record = config_record_key(request_, kernel);
+    const SingleFlight flight(record.environment + record.text);
+    is_for_now_ = !flight.is_ours();
+    if (!flight.is_ours()) return std::nullopt;
+    // Whoever had the flight before may have just landed.
+    if (const auto values = find_stored_config(record); values && !values->empty())
+      if (const auto config = from_values(Tier::store, kernel, *values)) return Measured{*config, Tier::store};
+    const double began = now_seconds();
+    std::optional<Measured> answer;
+    try {
+      const PlanOptions own{
+          .platform = kernel.platform, .kernel = kernel.name, .config = config_values(kernel, heuristic(kernel))};
+      const Plan plan = Plan::make(request_.operation, request_.inputs, *request_.params, own);
+      const double left = environment::autotune_total_seconds() - tuning_seconds.load();
+      const TuneReport report = tune(plan, {.budget_seconds = std::min(left, environment::autotune_budget_seconds())});
+      if (report.faster) answer = Measured{report.best, Tier::autotune};
+    } catch (const Error& error) {
+      // Not the call's error. It is remembered, so that the next call does not try again.
+      log(LogLevel::warning,
+          fmt::format("{}: kernel {} is not tuned: {}", declaration_.name, kernel.name, error.what()));
+      memory_tier().put(hash_, key_, std::nullopt);
+    }
+    tuning_seconds.fetch_add(now_seconds() - began);
+    return answer;
   }
 
   ConfigBlock heuristic(const KernelInfo& kernel) const { return kernel.heuristic(view_, device_); }
@@ -220,11 +301,12 @@ class Chooser {
     log(LogLevel::warning, why);
   }
 
-  std::optional<ConfigBlock> from_overlay(const KernelInfo& kernel, const OverlayEntry& overlay) {
+  /// The heuristic's config with values over it.
+  std::optional<ConfigBlock> from_values(Tier tier, const KernelInfo& kernel, const ConfigValues& values) {
     try {
-      return config_from_values(declaration_.name, kernel, heuristic(kernel), overlay.values);
+      return config_from_values(declaration_.name, kernel, heuristic(kernel), values);
     } catch (const InvalidArgument& error) {
-      pass_over(Tier::overlay, error.what());
+      pass_over(tier, error.what());
       return std::nullopt;
     }
   }
@@ -239,6 +321,7 @@ class Chooser {
   std::optional<Platform> platform_;
   std::string key_;
   uint64_t hash_ = 0;
+  bool is_for_now_ = false;  ///< somebody is tuning: the next call may get another answer
 };
 
 }  // namespace
@@ -251,6 +334,10 @@ std::string_view name(Tier tier) {
       return "overlay";
     case Tier::memory:
       return "memory";
+    case Tier::store:
+      return "store";
+    case Tier::autotune:
+      return "autotune";
     case Tier::heuristics:
       return "heuristics";
     case Tier::error:
@@ -263,7 +350,8 @@ std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail)
   return Chooser(request, trail).run();
 }
 
-void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel, const ConfigBlock& config) {
+void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel,
+                       const std::optional<ConfigBlock>& config) {
   const std::string key = Chooser(request, nullptr).key_for(kernel);
   memory_tier().put(digest_of(key).low, key, config);
   memory_generation.fetch_add(1);
@@ -273,6 +361,8 @@ void clear_memory_configs() {
   memory_tier().clear();
   memory_generation.fetch_add(1);
 }
+
+double seconds_spent_tuning() { return tuning_seconds.load(); }
 
 int64_t num_illegal_configs() { return illegal_configs.load(std::memory_order_relaxed); }
 

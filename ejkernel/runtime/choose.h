@@ -15,9 +15,8 @@
 
 namespace ejk {
 
-/// The tiers by their numbers in the specification. The store (4) and the autotuner (5) have their place between memory
-/// and heuristics.
-enum class Tier : int { override_ = 1, overlay = 2, memory = 3, heuristics = 6, error = 7 };
+/// The tiers in their order: the first that answers wins, and is reported.
+enum class Tier : int { override_ = 1, overlay, memory, store, autotune, heuristics, error };
 EJK_API std::string_view name(Tier tier);
 
 /// Which tiers past memory may answer.
@@ -72,17 +71,25 @@ struct ChooseRequest {
   Device device = {};
 };
 
+/// Tier 5 tunes with synthetic data, on the host only, within its budgets, and not with a trail: then it says what it
+/// would do. While a problem is being tuned its other callers get the heuristic's config.
+///
 /// Unsupported when no kernel accepts (with every kernel's reason) or no tier answers. A kernel whose code cannot be
 /// prepared gives way to the next on the list, for this problem and as long as the process lives, unless the call names
 /// its config: then the reason is thrown. `trail` may be null.
 EJK_API std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail);
 
-/// Tier 3. Holds configs found by measurement or set by hand; heuristics and overrides never enter.
-EJK_API void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel, const ConfigBlock& config);
+/// Tier 3. Holds configs found by measurement or set by hand; heuristics and overrides never enter. None: it was
+/// measured that nothing beats the heuristic's, so that neither store nor tuner need be asked again.
+EJK_API void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel,
+                               const std::optional<ConfigBlock>& config);
 EJK_API void clear_memory_configs();
 
 /// How often since the process began an overlay's or a cached config was passed over because the kernel cannot run it.
 EJK_API int64_t num_illegal_configs();
+
+/// Seconds that tier 5 has spent in this process; it stops answering at EJKERNEL_AUTOTUNE_TOTAL_MS.
+EJK_API double seconds_spent_tuning();
 
 /// Tier 2: configs for one operation and kernel on this thread, for the object's lifetime; the innermost wins.
 class EJK_API Overlay {

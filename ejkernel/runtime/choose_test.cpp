@@ -197,10 +197,10 @@ TEST_F(Choose, without_any_answer_there_is_no_config) {
 TEST_F(Choose, the_trail_names_every_tier_that_was_asked) {
   EXPECT_THAT(tier_answers(),
               ElementsAre("1 miss: the call names no config", "2 miss: 0 overlays on this thread, none that serves",
-                          "3 miss", "6 hit: block=16 unroll=1"));
+                          "3 miss", "4 miss", "5 not allowed by policy", "6 hit: block=16 unroll=1"));
   EXPECT_THAT(tier_answers(with_policy(kNothing)),
               ElementsAre("1 miss: the call names no config", "2 miss: 0 overlays on this thread, none that serves",
-                          "3 miss", "6 not allowed by policy", "7 no config"));
+                          "3 miss", "4 miss", "5 not allowed by policy", "6 not allowed by policy", "7 no config"));
   set_memory_config(toy_plan(), {{"block", 32}});
   const Overlay illegal("toy", "fast", {{"block", 17}});
   const auto answers = tier_answers();
@@ -215,9 +215,9 @@ TEST_F(Choose, the_trail_names_every_tier_that_was_asked) {
 TEST_F(Choose, a_scoped_policy_belongs_to_its_thread_and_a_calls_own_wins) {
   const PolicyOverride none(kNothing);
   EXPECT_THROW(chosen(), Unsupported);
-  EXPECT_EQ(chosen(with_policy({})), "heuristics block=16 unroll=1");
+  EXPECT_EQ(chosen(with_policy({.autotune = false})), "heuristics block=16 unroll=1");
   {
-    const PolicyOverride all(Policy{});
+    const PolicyOverride more({.autotune = false, .heuristics = true});
     EXPECT_EQ(chosen(), "heuristics block=16 unroll=1");
   }
   EXPECT_THROW(chosen(), Unsupported);

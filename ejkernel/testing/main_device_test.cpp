@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/runtime/devices.h"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", /*overwrite=*/0);  // no test of these is about tuning
   if (::testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
   if (ejk::num_cuda_devices() == 0) {
     fmt::print(stderr, "ejkernel_device_tests: these tests need a GPU, and there is none here: {}\n",

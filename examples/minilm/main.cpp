@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <ejkernel/core/validate.h>
+#include <ejkernel/runtime/choose.h>
 #include "examples/minilm/mapped_file.h"
 #include "examples/minilm/minilm.h"
 #include "examples/minilm/wordpiece.h"
@@ -204,6 +205,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
+    const ejk::PolicyOverride no_tuning({.autotune = false});  // a demo is over before a better config pays
     return minilm::run(argv[1], argv[2]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

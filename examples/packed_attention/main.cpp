@@ -114,6 +114,7 @@ int run() {
 
 int main() {
   try {
+    const ejk::PolicyOverride no_tuning({.autotune = false});  // an example is over before a better config pays
     const int code = run();
     std::printf(
         "\nNext:\n"

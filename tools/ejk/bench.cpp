@@ -27,39 +27,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What the flags ask to be timed.
-std::vector<BenchEntry> entries_of(const BenchFlags& flags) {
-  std::vector<BenchEntry> entries;
-  const auto add = [&](const std::string& operation, const std::string& name, const std::string& case_name) {
-    BenchEntry entry{name, flags.call};
-    entry.call.operation = operation;
-    entry.call.case_name = case_name;
-    entries.push_back(std::move(entry));
-  };
-  if (names_a_problem(flags.call) && flags.cases.empty()) {
-    require_operation("bench", flags.call);
-    add(flags.call.operation, flags.call.operation, "");
-    return entries;
-  }
-  for (const std::string& case_name : flags.cases) {
-    require_operation("bench", flags.call);
-    require_case(flags.call.operation, case_name);
-    add(flags.call.operation, case_name, case_name);
-  }
-  if (!entries.empty()) return entries;
-  for (const std::string& operation : KernelRegistry::instance().names()) {
-    if (!flags.call.operation.empty() && operation != flags.call.operation) continue;
-    if (flags.call.operation.empty() && !forward_of(operation).empty()) continue;  // --backward asks for those
-    for (const NamedCase& c : cases_of(operation))
-      if (c.primary) add(operation, c.name, c.name);
-  }
-  if (entries.empty())
-    throw_invalid("ejk", "bench", "have a problem to time",
-                  fmt::format("an operation without primary cases ({})", flags.call.operation),
-                  "give its dimensions, see ejk bench OP --help");
-  return entries;
-}
-
 BenchResult measure_entry(const BenchFlags& flags, const BenchEntry& entry, Progress& progress) {
   progress.show(fmt::format("{} …", entry.name));
   const TimedWorkload workload(make_call_with_data(entry.call), entry.call, flags.warm);
@@ -257,7 +224,7 @@ int bench(const BenchFlags& flags) {
   }
   if (flags.peaks) return bench_peaks(flags);
   if (flags.overhead) return bench_overhead(flags);
-  const std::vector<BenchEntry> entries = entries_of(flags);
+  const std::vector<BenchEntry> entries = entries_of("bench", flags.call, flags.cases);
   if (flags.worker) return bench_worker(flags, entries.front());
   if (!flags.fail_over.empty()) parse_percent("--fail-over", flags.fail_over);
   if (!flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
@@ -304,6 +271,39 @@ double parse_percent(std::string_view flag, const std::string& text) {
   if (error != std::errc() || !(stopped == end || (*stopped == '%' && stopped + 1 == end)) || !(percent >= 0))
     throw_invalid("ejk", flag, "be a percentage", fmt::format("'{}'", text), "for example 5%");
   return percent / 100;
+}
+
+std::vector<BenchEntry> entries_of(const std::string& verb, const CallFlags& call,
+                                   const std::vector<std::string>& cases) {
+  std::vector<BenchEntry> entries;
+  const auto add = [&](const std::string& operation, const std::string& name, const std::string& case_name) {
+    BenchEntry entry{name, call};
+    entry.call.operation = operation;
+    entry.call.case_name = case_name;
+    entries.push_back(std::move(entry));
+  };
+  if (names_a_problem(call) && cases.empty()) {
+    require_operation(verb, call);
+    add(call.operation, call.operation, "");
+    return entries;
+  }
+  for (const std::string& case_name : cases) {
+    require_operation(verb, call);
+    require_case(call.operation, case_name);
+    add(call.operation, case_name, case_name);
+  }
+  if (!entries.empty()) return entries;
+  for (const std::string& operation : KernelRegistry::instance().names()) {
+    if (!call.operation.empty() && operation != call.operation) continue;
+    if (call.operation.empty() && !forward_of(operation).empty()) continue;  // --backward asks for those
+    for (const NamedCase& c : cases_of(operation))
+      if (c.primary) add(operation, c.name, c.name);
+  }
+  if (entries.empty())
+    throw_invalid("ejk", verb, "have a problem to time",
+                  fmt::format("an operation without primary cases ({})", call.operation),
+                  fmt::format("give its dimensions, see ejk {} OP --help", verb));
+  return entries;
 }
 
 Action declare_bench(Options& options) {

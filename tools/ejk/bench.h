@@ -27,6 +27,11 @@ struct BenchEntry {
   CallFlags call;
 };
 
+/// The problems that a verb's flags ask for: the one they describe, the cases by name, or all primary cases of the
+/// operation, or of all forward operations.
+std::vector<BenchEntry> entries_of(const std::string& verb, const CallFlags& call,
+                                   const std::vector<std::string>& cases);
+
 /// What was measured for an entry.
 struct BenchResult {
   BenchEntry entry;

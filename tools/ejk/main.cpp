@@ -1,4 +1,7 @@
 // ejk: measures, checks and explains the kernels of this library.
+#include <cstdlib>
+#include <string_view>
+
 #include "tools/ejk/verbs.h"
 
 namespace {
@@ -37,8 +40,21 @@ constexpr ejk::tool::Verb kVerbs[] = {
      "  ejk run flash_attention --dtype bf16 --q_len 1024 --causal\n  ejk run mean_pooling --num_seqs 4 --seed 7 "
      "--json",
      ejk::tool::declare_run},
+    {"tune", "configs that beat the heuristics' on this machine, kept in the store",
+     "  ejk tune\n  ejk tune flash_attention --case llama3_8b_prefill_1k --seconds 20\n"
+     "  ejk tune flash_attention --backward --dtype bf16 --q_len 2048 --json\n  ejk tune mean_pooling --dry-run",
+     ejk::tool::declare_tune},
 };
+
+/// Timing and checking are about the configs that are there; only `tune` looks for better ones. `explain` tells what an
+/// ordinary process would do.
+void leave_tuning_to_tune(int argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "explain") ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", 0);
+}
 
 }  // namespace
 
-int main(int argc, char** argv) { return ejk::tool::run_command_line(kVerbs, argc, argv); }
+int main(int argc, char** argv) {
+  leave_tuning_to_tune(argc, argv);
+  return ejk::tool::run_command_line(kVerbs, argc, argv);
+}

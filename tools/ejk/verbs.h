@@ -14,6 +14,7 @@ Action declare_explain(Options& options);
 Action declare_header(Options& options);
 Action declare_list(Options& options);
 Action declare_run(Options& options);
+Action declare_tune(Options& options);
 
 /// check --table; the exit code.
 int print_reliability_table(bool as_json);

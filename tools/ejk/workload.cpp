@@ -9,77 +9,14 @@
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/runtime/registry.h"
-#include "ejkernel/testing/random.h"
+#include "ejkernel/runtime/synthetic.h"
 
 namespace ejk::tool {
 namespace {
 
-using testing::Random;
-
 const Operation& declaration_of(const ToolCall& call) {
   return *KernelRegistry::instance().find(call.operation)->declaration;
 }
-
-/// Fills one input; the names and contracts of the declaration say what its numbers mean.
-class Filler {
- public:
-  Filler(const Tensor& tensor, std::string_view name, const Dims& dims, uint64_t seed)
-      : t_(tensor), name_(name), dims_(dims), random_(seed) {}
-
-  void run() {
-    if (t_.dtype == DType::boolean) return each([&](int64_t) { return random_.chance(0.9) ? 1 : 0; });
-    if (t_.dtype == DType::i8) return each([&](int64_t) { return random_.between(-100, 100); });
-    if (is_float(t_.dtype)) return fill_reals();
-    if (name_.starts_with("cu_")) return fill_offsets();
-    if (name_.find("segment") != std::string_view::npos)
-      return each([&](int64_t n) { return 4 * (n % t_.shape[-1]) / t_.shape[-1]; });
-    if (name_.find("seq") != std::string_view::npos) return each([&](int64_t) { return length_bound(); });
-    each([&](int64_t) { return random_.below(1 << 16); });
-  }
-
- private:
-  template <class F>
-  void each(F&& value) {
-    for (int64_t n = 0; n < t_.num_elements(); ++n) set(t_, n, static_cast<double>(value(n)));
-  }
-
-  void fill_reals() {
-    const bool scale = name_.ends_with("scale");
-    each([&](int64_t) { return scale ? 0.5 + random_.uniform() : random_.normal(); });
-  }
-
-  /// The rows that offsets cut up: `total_q` for cu_seqlens_q, or the number of tokens.
-  int64_t total() const {
-    for (const Dims::Entry& dim : dims_.entries())
-      if (dim.name.starts_with("total_") && name_.back() == dim.name.back()) return dim.value;
-    for (const Dims::Entry& dim : dims_.entries())
-      if (dim.name == "num_tokens") return dim.value;
-    return 0;
-  }
-
-  /// Sorted random cuts, the first at 0 and the last at the end.
-  void fill_offsets() {
-    const int64_t count = t_.num_elements();
-    std::vector<int64_t> cuts(static_cast<size_t>(count));
-    for (int64_t& cut : cuts) cut = random_.between(0, total());
-    std::sort(cuts.begin(), cuts.end());
-    cuts.front() = 0;
-    cuts.back() = total();
-    each([&](int64_t n) { return cuts[static_cast<size_t>(n)]; });
-  }
-
-  /// The longest a sequence may be.
-  int64_t length_bound() const {
-    const std::string_view dim = name_.starts_with("q") ? "q_len" : "kv_len";
-    if (const Dims::Entry* found = dims_.find(dim)) return found->value;
-    return total();
-  }
-
-  const Tensor& t_;
-  std::string_view name_;
-  const Dims& dims_;
-  Random random_;
-};
 
 /// The same elements of host memory in memory of its own, with the same strides, gaps included.
 Tensor duplicate(const Tensor& t, Device device, std::vector<std::shared_ptr<const void>>& owners) {
@@ -115,18 +52,10 @@ std::vector<Tensor> on_device(std::vector<Tensor> specs, Device device) {
 }  // namespace
 
 void fill_inputs(ToolCall& call, uint64_t seed) {
-  const Operation& op = declaration_of(call);
-  const CheckedCall checked = check_call(op, call.inputs, call.params);
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    Tensor& input = call.inputs[i];
-    if (!input.present()) continue;
-    const auto array = std::make_shared<Array>(input.dtype, input.shape);
-    input = array->view();
-    call.owners.push_back(array);
-    // Offsets of queries and keys share their draws, so that equal totals mean self-attention.
-    const bool offsets = op.inputs[i].name.starts_with("cu_");
-    Filler(input, op.inputs[i].name, checked.dims, seed * 64 + (offsets ? 63 : i)).run();
-  }
+  auto made =
+      std::make_shared<SyntheticInputs>(make_synthetic_inputs(declaration_of(call), call.inputs, call.params, seed));
+  call.inputs = made->tensors;
+  call.owners.push_back(std::move(made));
 }
 
 ToolCall make_call_with_data(const CallFlags& flags) {
@@ -137,7 +66,7 @@ ToolCall make_call_with_data(const CallFlags& flags) {
                                                                 ? execute(call.operation, call.inputs, call.params)
                                                                 : execute_on(flags.device, call));
   Array cotangent(outputs->front().dtype(), outputs->front().shape());
-  Filler(cotangent, "d_out", {}, flags.seed + 1).run();
+  fill_normal(cotangent, flags.seed + 1);
   ToolCall gradient = gradient_of(call, std::vector<Tensor>(outputs->begin(), outputs->end()), cotangent);
   gradient.owners.insert(gradient.owners.end(), call.owners.begin(), call.owners.end());
   gradient.owners.push_back(outputs);

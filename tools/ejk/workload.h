@@ -12,8 +12,7 @@
 
 namespace ejk::tool {
 
-/// Gives the inputs of a call memory with random contents that respect what they mean: offsets rise from 0 to the
-/// number of rows, lengths fit, segments are runs, masks let most through.
+/// Gives the inputs of a call memory with synthetic contents (runtime/synthetic.h).
 void fill_inputs(ToolCall& call, uint64_t seed);
 
 /// The call that the flags ask for, with data in host memory. For a gradient the forward is run first, on the flags'

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
@@ -54,6 +55,7 @@ int produce(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", /*overwrite=*/0);  // rows about the tuner tune by themselves
   try {
     if (argc == 4 && std::string_view(argv[1]) == "digests") {
       fmt::print("{}", digests_in_order(number<uint64_t>("SEED", argv[2]), number<uint64_t>("ORDER", argv[3])));

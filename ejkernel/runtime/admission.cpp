@@ -1,0 +1,145 @@
+#include "ejkernel/runtime/admission.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+
+#include "ejkernel/core/allocator.h"
+
+namespace ejk {
+namespace {
+
+constexpr std::byte kPattern{0xa5};
+
+/// Calls f(read), where read(data, n) is element n of contiguous memory of that dtype: inline for those that outputs
+/// usually have, since there may be many.
+template <class F>
+auto with_reader(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f([](const void* data, int64_t n) -> double { return static_cast<const float*>(data)[n]; });
+    case DType::f16:
+      return f([](const void* data, int64_t n) -> double { return to_float(static_cast<const f16_t*>(data)[n]); });
+    case DType::bf16:
+      return f([](const void* data, int64_t n) -> double { return to_float(static_cast<const bf16_t*>(data)[n]); });
+    default:
+      return f([dtype](const void* data, int64_t n) { return load_as_double(data, dtype, n); });
+  }
+}
+
+/// Root mean square of the finite elements.
+double rms_of(const Tensor& t) {
+  return with_reader(t.dtype, [&](auto read) {
+    double squares = 0;
+    int64_t finite = 0;
+    for (int64_t n = 0; n < t.num_elements(); ++n)
+      if (const double x = read(t.data, n); std::isfinite(x)) squares += x * x, ++finite;
+    return finite > 0 ? std::sqrt(squares / static_cast<double>(finite)) : 0;
+  });
+}
+
+/// The first element further from `wanted` than rounding explains; none: -1. NaN equals NaN.
+int64_t first_difference(const Tensor& got, const Tensor& wanted, double roundoff) {
+  const double slack = kSlack * roundoff, least = slack * rms_of(wanted);
+  return with_reader(got.dtype, [&](auto read) -> int64_t {
+    for (int64_t n = 0; n < got.num_elements(); ++n) {
+      const double x = read(got.data, n), y = read(wanted.data, n);
+      if (std::abs(x - y) <= std::max(slack * std::abs(y), least)) continue;
+      if (x != y && !(std::isnan(x) && std::isnan(y))) return n;
+    }
+    return -1;
+  });
+}
+
+}  // namespace
+
+GuardedMemory::GuardedMemory(size_t bytes)
+    : memory_(DType::u8, {static_cast<int64_t>(bytes + 2 * kBand)}), size_(bytes) {
+  poison();
+}
+
+void GuardedMemory::poison() const {
+  std::memset(data() - kBand, static_cast<int>(kPattern), kBand);
+  std::memset(data(), 0xff, size_);
+  std::memset(data() + size_, static_cast<int>(kPattern), kBand);
+}
+
+bool GuardedMemory::is_intact() const {
+  const auto is_pattern = [](std::byte b) { return b == kPattern; };
+  return std::all_of(data() - kBand, data(), is_pattern) &&
+         std::all_of(data() + size_, data() + size_ + kBand, is_pattern);
+}
+
+Proving::Proving(const Plan& plan, std::span<const Tensor> inputs) : inputs_(inputs), coarsest_(DType::f64) {
+  for (const Tensor& input : inputs)
+    if (input.present() && is_float(input.dtype) && unit_roundoff(input.dtype) > unit_roundoff(coarsest_))
+      coarsest_ = input.dtype;
+  for (const OutputSpec& spec : plan.outputs()) {
+    if (!spec.present) {
+      outputs_.emplace_back();
+      continue;
+    }
+    memory_.emplace_back(static_cast<size_t>(num_bytes(spec.dtype, spec.shape)));
+    outputs_.emplace_back(memory_.back().data(), spec.dtype, spec.shape);
+  }
+}
+
+std::span<std::byte> Proving::workspace_for(const Plan& plan) {
+  const size_t bytes = plan.workspace_bytes();
+  if (workspace_.empty() || workspace_.back().size() < bytes) {
+    workspace_.clear();
+    workspace_.emplace_back(bytes);
+  }
+  // At the end of the memory, so that the band begins where this plan's share ends.
+  const GuardedMemory& memory = workspace_.back();
+  const size_t skipped = (memory.size() - bytes) / kHostAlignment * kHostAlignment;
+  return {memory.data() + skipped, bytes};
+}
+
+std::string Proving::run(const Plan& plan) {
+  const std::span<std::byte> workspace = workspace_for(plan);
+  for (const GuardedMemory& memory : memory_) memory.poison();
+  workspace_.back().poison();
+  try {
+    plan.run(inputs_, outputs_, {.workspace = workspace});
+  } catch (const std::exception& error) {
+    return fmt::format("it failed: {}", error.what());
+  }
+  for (const GuardedMemory& memory : memory_)
+    if (!memory.is_intact()) return "it wrote outside of an output";
+  if (!workspace_.back().is_intact()) return "it wrote outside of its workspace";
+  return "";
+}
+
+std::vector<Array> Proving::results() const {
+  std::vector<Array> copies;
+  for (const Tensor& output : outputs_) copies.push_back(output.present() ? contiguous(output) : Array());
+  return copies;
+}
+
+std::string Proving::differs_from(std::span<const Array> expected) const {
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    const Tensor &got = outputs_[o], &wanted = expected[o];
+    if (!got.present()) continue;
+    const double roundoff = is_float(got.dtype) ? std::max(unit_roundoff(got.dtype), unit_roundoff(coarsest_)) : 0;
+    if (const int64_t n = first_difference(got, wanted, roundoff); n >= 0)
+      return fmt::format("it is wrong: element {} of output {} is {:.6g}, not {:.6g}", n, o, get(got, n),
+                         get(wanted, n));
+  }
+  return "";
+}
+
+bool Proving::equals(std::span<const Array> others) const {
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    const Tensor& output = outputs_[o];
+    if (!output.present()) continue;
+    const auto bytes = static_cast<size_t>(num_bytes(output.dtype, output.shape));
+    if (bytes > 0 && std::memcmp(output.data, others[o].data(), bytes) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace ejk

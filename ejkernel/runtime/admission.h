@@ -1,0 +1,65 @@
+// What a candidate must show before anybody times it: that it computes what the kernel is for, and touches only what is
+// its own.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ejkernel/core/tensor.h"
+#include "ejkernel/runtime/plan.h"
+
+namespace ejk {
+
+/// Host memory between bands of a known pattern. `poison` fills it with 0xff, which is NaN in every floating dtype, and
+/// mends the bands.
+class GuardedMemory {
+ public:
+  explicit GuardedMemory(size_t bytes);
+  std::byte* data() const { return memory_.as<std::byte>() + kBand; }
+  size_t size() const { return size_; }
+  void poison() const;
+  bool is_intact() const;
+
+ private:
+  static constexpr size_t kBand = 4096;  // a vector store past the end, or the next row of most tiles
+  Array memory_;
+  size_t size_;
+};
+
+/// Runs plans of one call into guarded memory. Not for several threads at a time.
+class Proving {
+ public:
+  /// `plan` is any plan of the call: plans of all kernels and configs have the same outputs.
+  Proving(const Plan& plan, std::span<const Tensor> inputs);
+
+  /// Runs it with outputs and workspace poisoned. Why it must not be used: it failed, or it wrote outside; empty when
+  /// neither.
+  std::string run(const Plan& plan);
+  /// What the last run left, to compare others with.
+  std::vector<Array> results() const;
+  /// Where the last run's results are too far from these for the dtypes at hand; empty: nowhere.
+  std::string differs_from(std::span<const Array> expected) const;
+  /// Whether the last run's results equal these bit for bit.
+  bool equals(std::span<const Array> others) const;
+
+  std::span<const Tensor> outputs() const { return outputs_; }
+  /// Workspace for a plan of the call.
+  std::span<std::byte> workspace_for(const Plan& plan);
+
+ private:
+  std::span<const Tensor> inputs_;
+  std::vector<GuardedMemory> memory_;
+  std::vector<Tensor> outputs_;
+  std::vector<GuardedMemory> workspace_;  ///< the largest asked for so far, or none
+  DType coarsest_;                        ///< of the inputs: what results were rounded to on the way
+};
+
+/// How far two results of one element may be apart when each was computed with sound rounding: `kSlack` unit roundoffs
+/// of the coarsest dtype involved, of the larger of the element and the root mean square of its output. Much wider than
+/// the error rule of the tests, which compares with float64: here both sides are rounded, and what is looked for is a
+/// kernel that is broken.
+inline constexpr double kSlack = 16;
+
+}  // namespace ejk

@@ -1,0 +1,128 @@
+#include "ejkernel/runtime/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+namespace ejk {
+namespace {
+
+/// Differ in one field, by one step of its legal values.
+bool are_neighbours(const ConfigBlock& a, const ConfigBlock& b, std::span<const ConfigField> fields) {
+  int steps = 0;
+  for (const ConfigField& field : fields) {
+    const auto place = [&](const ConfigBlock& config) {
+      return std::find(field.legal.begin(), field.legal.end(), field.get(config.data())) - field.legal.begin();
+    };
+    steps += static_cast<int>(std::abs(place(a) - place(b)));
+  }
+  return steps == 1;
+}
+
+class Search {
+ public:
+  Search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed, TuningLab& lab)
+      : candidates_(candidates), fields_(fields), random_(seed), lab_(lab) {
+    result_.trials.resize(candidates.size());
+  }
+
+  SearchResult run() {
+    std::vector<size_t> field = selection();
+    race(field);
+    if (field.size() < candidates_.size())
+      while (!lab_.is_out_of_time() && result_.trials[0].rejected.empty()) {
+        const size_t before = result_.best;
+        field = untried_neighbours(before);
+        if (field.empty()) break;
+        field.push_back(before);
+        race(field);
+        if (result_.best == before) break;
+      }
+    return std::move(result_);
+  }
+
+ private:
+  /// All of a small space; else every n-th.
+  std::vector<size_t> selection() const {
+    std::vector<size_t> field;
+    const size_t count = std::min(candidates_.size(), kExhaustiveSearch);
+    for (size_t n = 0; n < count; ++n) field.push_back(n * candidates_.size() / count);
+    return field;
+  }
+
+  std::vector<size_t> untried_neighbours(size_t of) const {
+    std::vector<size_t> field;
+    for (size_t n = 0; n < candidates_.size(); ++n)
+      if (!result_.trials[n].tried && are_neighbours(candidates_[n], candidates_[of], fields_)) field.push_back(n);
+    return field;
+  }
+
+  /// Leaves the winner in `best`, which stays what it was when nobody is left.
+  void race(std::vector<size_t> field) {
+    std::erase_if(field, [&](size_t n) { return !admitted(n); });
+    // Without the heuristic's config nothing can be said to be faster than it.
+    if (!result_.trials[0].rejected.empty()) return;
+    for (int samples = 1; field.size() > 1; samples *= 2) {
+      for (int s = 0; s < samples; ++s) {
+        std::shuffle(field.begin(), field.end(), random_);
+        for (const size_t n : field)
+          if (!take_sample(n)) return;
+      }
+      std::erase_if(field, [&](size_t n) { return !result_.trials[n].rejected.empty(); });
+      std::sort(field.begin(), field.end(), [&](size_t a, size_t b) {
+        return std::pair(result_.trials[a].median(), a) < std::pair(result_.trials[b].median(), b);
+      });
+      if (field.empty()) return;
+      result_.best = field.front();
+      field.resize((field.size() + 1) / 2);
+    }
+    if (field.size() == 1) result_.best = field.front();
+  }
+
+  bool admitted(size_t n) {
+    Trial& trial = result_.trials[n];
+    if (!trial.tried && lab_.is_out_of_time()) {
+      result_.complete = false;
+      return false;
+    }
+    if (!trial.tried) trial.rejected = lab_.admit(n);
+    trial.tried = true;
+    return trial.rejected.empty();
+  }
+
+  /// False when time has run out.
+  bool take_sample(size_t n) {
+    Trial& trial = result_.trials[n];
+    if (!trial.rejected.empty()) return true;
+    if (lab_.is_out_of_time()) return result_.complete = false;
+    const double seconds = lab_.sample(n);
+    if (seconds < 0)
+      trial.rejected = "it failed while it was timed";
+    else
+      trial.samples.push_back(seconds);
+    return true;
+  }
+
+  std::span<const ConfigBlock> candidates_;
+  std::span<const ConfigField> fields_;
+  std::minstd_rand random_;
+  TuningLab& lab_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+double Trial::median() const {
+  if (samples.empty()) return std::numeric_limits<double>::infinity();
+  std::vector<double> sorted = samples;
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
+SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
+                    TuningLab& lab) {
+  return Search(candidates, fields, seed, lab).run();
+}
+
+}  // namespace ejk

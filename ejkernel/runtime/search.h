@@ -1,0 +1,53 @@
+// Which candidates get how much of the clock: the tuner's search, without knowing what is timed.
+//
+// A race is successive halving (Jamieson and Talwalkar, AISTATS 2016): all runners are sampled once, interleaved; the
+// faster half goes on with twice the samples, until one is left. A small space races whole. Of a larger one an even
+// selection does, the heuristic's config among it, and then the winner against its neighbours (configs that differ in
+// one field) for as long as one of them wins. The order is drawn from a fixed seed, so that the same times lead to the
+// same answer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ejkernel/core/export.h"
+#include "ejkernel/core/operation.h"
+
+namespace ejk {
+
+/// Where candidates are tried; tests bring one with times of their own.
+class TuningLab {
+ public:
+  virtual ~TuningLab() = default;
+  /// Why the candidate must not be timed: empty when it may. Asked once for each.
+  virtual std::string admit(size_t candidate) = 0;
+  /// Seconds of one run; negative when the candidate failed, and then it is out.
+  virtual double sample(size_t candidate) = 0;
+  virtual bool is_out_of_time() = 0;
+};
+
+struct Trial {
+  bool tried = false;
+  std::string rejected;         ///< why it is out; empty: it is not
+  std::vector<double> samples;  ///< seconds
+  double median() const;        ///< infinity without samples
+};
+
+struct SearchResult {
+  std::vector<Trial> trials;  ///< one per candidate
+  size_t best = 0;            ///< the first candidate, the heuristic's, when no other was faster
+  bool complete = true;       ///< false: time ran out
+};
+
+/// Spaces of up to this many candidates race whole.
+inline constexpr size_t kExhaustiveSearch = 16;
+
+/// The heuristic's config stands first among `candidates`. It wins when it is out itself: then there is nothing to
+/// compare with.
+EJK_API SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
+                            TuningLab& lab);
+
+}  // namespace ejk

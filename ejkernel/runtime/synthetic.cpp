@@ -1,0 +1,132 @@
+#include "ejkernel/runtime/synthetic.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "ejkernel/core/validate.h"
+
+namespace ejk {
+namespace {
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): contents need no better.
+class Draws {
+ public:
+  explicit Draws(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0x632BE59BD9B4E019u) {}
+  uint64_t bits() {
+    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
+  double normal() { return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(2 * std::numbers::pi * uniform()); }
+  /// [low, high]
+  int64_t between(int64_t low, int64_t high) {
+    return high <= low ? low : low + static_cast<int64_t>(bits() % static_cast<uint64_t>(high - low + 1));
+  }
+
+ private:
+  uint64_t state_;
+};
+
+/// Every element of the memory that a tensor spans, in any order, drawn from a table of `value()`s in its dtype: large
+/// tensors are filled at the speed of memory.
+template <class Value>
+void fill_from_table(const Tensor& t, Draws& draws, Value&& value) {
+  constexpr int64_t kTable = 4096;
+  const Array table(t.dtype, {kTable});
+  for (int64_t i = 0; i < kTable; ++i) set(table, i, value());
+  const auto [first, last] = element_range(t);
+  const auto size = static_cast<size_t>(bits(t.dtype) / 8);
+  auto* at = t.as<std::byte>() + first * static_cast<int64_t>(size);
+  for (int64_t n = first; n < last; ++n, at += size)
+    std::memcpy(at, table.as<const std::byte>() + (draws.bits() % kTable) * size, size);
+}
+
+/// One input, by what its name says of its numbers.
+class Filler {
+ public:
+  Filler(const Tensor& tensor, std::string_view name, const Dims& dims, uint64_t seed)
+      : t_(tensor), name_(name), dims_(dims), draws_(seed) {}
+
+  void run() {
+    if (t_.dtype == DType::boolean) return each([&](int64_t) { return draws_.uniform() < 0.9 ? 1 : 0; });
+    if (t_.dtype == DType::i8) return each([&](int64_t) { return draws_.between(-100, 100); });
+    if (is_float(t_.dtype)) {
+      const bool scale = name_.ends_with("scale");
+      return fill_from_table(t_, draws_, [&] { return scale ? 0.5 + draws_.uniform() : draws_.normal(); });
+    }
+    if (name_.starts_with("cu_")) return fill_offsets();
+    if (name_.find("segment") != std::string_view::npos)
+      return each([&](int64_t n) { return 4 * (n % t_.shape[-1]) / t_.shape[-1]; });
+    if (name_.find("seq") != std::string_view::npos) return each([&](int64_t) { return length_bound(); });
+    each([&](int64_t) { return draws_.between(0, (1 << 16) - 1); });
+  }
+
+ private:
+  template <class F>
+  void each(F&& value) {
+    for (int64_t n = 0; n < t_.num_elements(); ++n) set(t_, n, static_cast<double>(value(n)));
+  }
+
+  /// The rows that offsets cut up: `total_q` for cu_seqlens_q, or the number of tokens.
+  int64_t total() const {
+    for (const Dims::Entry& dim : dims_.entries())
+      if (dim.name.starts_with("total_") && name_.back() == dim.name.back()) return dim.value;
+    for (const Dims::Entry& dim : dims_.entries())
+      if (dim.name == "num_tokens") return dim.value;
+    return 0;
+  }
+
+  /// Sorted random cuts, the first at 0 and the last at the end.
+  void fill_offsets() {
+    std::vector<int64_t> cuts(static_cast<size_t>(t_.num_elements()));
+    if (cuts.empty()) return;
+    for (int64_t& cut : cuts) cut = draws_.between(0, total());
+    std::sort(cuts.begin(), cuts.end());
+    cuts.front() = 0;
+    cuts.back() = total();
+    each([&](int64_t n) { return cuts[static_cast<size_t>(n)]; });
+  }
+
+  /// The longest a sequence may be.
+  int64_t length_bound() const {
+    const std::string_view dim = name_.starts_with("q") ? "q_len" : "kv_len";
+    if (const Dims::Entry* found = dims_.find(dim)) return found->value;
+    return total();
+  }
+
+  const Tensor& t_;
+  std::string_view name_;
+  const Dims& dims_;
+  Draws draws_;
+};
+
+}  // namespace
+
+SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<const Tensor> inputs,
+                                      const ParamsBlock& params, uint64_t seed) {
+  const CheckedCall checked = check_call(operation, inputs, params);
+  SyntheticInputs made{.tensors = {inputs.begin(), inputs.end()}, .memory = {}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Tensor& t = made.tensors[i];
+    if (!t.present()) continue;
+    const auto [first, last] = element_range(t);
+    const Array& memory = made.memory.emplace_back(t.dtype, Shape{last - first});
+    t.device = {};
+    t.data = memory.as<std::byte>() - first * bits(t.dtype) / 8;
+    // Offsets of queries and keys share their draws, so that equal totals mean self-attention.
+    const bool offsets = operation.inputs[i].name.starts_with("cu_");
+    Filler(t, operation.inputs[i].name, checked.dims, seed * 64 + (offsets ? 63 : i)).run();
+  }
+  return made;
+}
+
+void fill_normal(const Tensor& tensor, uint64_t seed) {
+  Draws draws(seed);
+  fill_from_table(tensor, draws, [&] { return draws.normal(); });
+}
+
+}  // namespace ejk

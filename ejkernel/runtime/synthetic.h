@@ -1,0 +1,29 @@
+// Inputs made up for a call whose tensors have no data: what is tuned, timed or tried without anybody's own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ejkernel/core/export.h"
+#include "ejkernel/core/operation.h"
+#include "ejkernel/core/tensor.h"
+
+namespace ejk {
+
+/// Random contents for a call's inputs that respect what their numbers mean, as names and contracts of the declaration
+/// say it: offsets rise from 0 to the number of rows, lengths fit, segments are runs, masks let most through, scales
+/// are near 1. Everything else is normally distributed. The same seed gives the same contents.
+///
+/// `inputs` are specs in host memory; what comes back has their dtypes, shapes and strides. Absent ones stay absent.
+struct SyntheticInputs {
+  std::vector<Tensor> tensors;
+  std::vector<Array> memory;  ///< what the tensors view
+};
+EJK_API SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<const Tensor> inputs,
+                                              const ParamsBlock& params, uint64_t seed);
+
+/// Normally distributed contents for a tensor of floating dtype in host memory, gaps between its strides included.
+EJK_API void fill_normal(const Tensor& tensor, uint64_t seed);
+
+}  // namespace ejk

@@ -1,0 +1,60 @@
+// The autotuner (runtime §5): times a kernel's candidates for a problem on this machine and keeps the one that is
+// faster than the heuristic's by more than the noise.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ejkernel/core/export.h"
+#include "ejkernel/runtime/config.h"
+#include "ejkernel/runtime/config_store.h"
+#include "ejkernel/runtime/plan.h"
+#include "ejkernel/runtime/timer.h"
+
+namespace ejk {
+
+struct TuneOptions {
+  double budget_seconds = 2;  ///< compiling, checking and timing together; a candidate in flight is finished
+  uint64_t seed = 1;          ///< of the synthetic data and of the order in which candidates are timed
+  bool publish = true;        ///< put the result into memory and store
+  bool verify_only = false;   ///< admit or reject every candidate, time none, publish nothing
+  /// Called after each candidate was admitted or rejected: how many of how many.
+  std::function<void(size_t done, size_t all)> progress = {};
+};
+
+struct CandidateReport {
+  ConfigBlock config;
+  std::string rejected;  ///< why it was not timed, or not further; empty: it was
+  double seconds = 0;    ///< median of its samples; 0 without any
+  int64_t num_samples = 0;
+};
+
+struct TuneReport {
+  std::shared_ptr<const KernelInfo> kernel;
+  std::vector<CandidateReport> candidates;  ///< the heuristic's config first
+  ConfigBlock best;                         ///< the heuristic's where nothing is faster beyond the noise
+  bool faster = false;                      ///< `best` is another one than the heuristic's
+  Comparison comparison;                    ///< a: the heuristic's config, b: the fastest other one, in the last heat
+  bool complete = true;                     ///< false: the budget ended the search
+  bool published = false;
+  double seconds = 0;
+};
+
+/// Tunes the plan's kernel for the plan's problem, on host devices, whatever the policy says. `inputs` are
+/// the call's own; without them data is made up (runtime/synthetic.h). Every candidate is first run with poisoned
+/// outputs and workspace between guard bands and compared with the heuristic's config, which itself is compared with
+/// the reference where that takes little time; a `deterministic` call also asks for equal bits of two runs. Kernels
+/// from plug-ins run in a forked process, so that one that crashes or hangs costs only itself.
+///
+/// Unsupported for a plan on a GPU, for a kernel with one candidate, and when the heuristic's config itself fails.
+EJK_API TuneReport tune(const Plan& plan, const TuneOptions& options = {}, std::span<const Tensor> inputs = {});
+
+/// What `tune` would try: the heuristic's config, then all other candidates of the plan's kernel.
+EJK_API std::vector<ConfigBlock> tuning_candidates(const Plan& plan);
+/// Whether there is anything to choose for this call.
+EJK_API bool is_tunable(const Plan& plan);
+
+}  // namespace ejk

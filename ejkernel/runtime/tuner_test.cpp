@@ -1,0 +1,387 @@
+// The tuner on an operation whose configs have times of their own, and the tiers around it.
+#include "ejkernel/runtime/tuner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "ejkernel/core/environment.h"
+#include "ejkernel/core/error.h"
+#include "ejkernel/core/log.h"
+#include "ejkernel/core/store.h"
+#include "ejkernel/runtime/explain.h"
+#include "ejkernel/runtime/single_flight.h"
+#include "ejkernel/testing/toy.h"
+
+namespace ejk::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+namespace fs = std::filesystem;
+
+/// What a config of the kernel below does.
+enum class Deed { nothing, wrong, late, outside, throws, crashes, hangs, differs, greedy, count };
+
+struct ToyConfig {
+  int delay = 4;  ///< in units of 20 us
+  int deed = 0;
+  static constexpr auto fields() {
+    return std::array{config_field<&ToyConfig::delay, 0, 1, 2, 4, 8>("delay", "how long it takes"),
+                      config_field<&ToyConfig::deed, 0, 1, 2, 3, 4, 5, 6, 7, 8>("deed", "what it does wrong")};
+  }
+};
+
+/// y = scale * x + shift, in as much time as the config says.
+struct ToyTunable {
+  static constexpr std::string_view kName = "tunable";
+  static constexpr Platform kPlatform = Platform::cpu;
+  using Config = ToyConfig;
+  static inline std::vector<Config> offered = {};
+  static inline Config by_default = {};
+  static inline std::atomic<int> num_runs = 0;
+
+  static Config heuristic(const Call<Toy>&, const DeviceProperties&) { return by_default; }
+  static std::vector<Config> candidates(const Call<Toy>&, const DeviceProperties&) { return offered; }
+  static size_t workspace_bytes(const Call<Toy>&, const Config& config, const DeviceProperties&) {
+    return static_cast<Deed>(config.deed) == Deed::greedy ? size_t{1} << 50 : 64;
+  }
+  static void run(const Call<Toy>& call, const Config& config, const RunContext&) {
+    ++num_runs;
+    const double until = now_seconds() + 20e-6 * config.delay;
+    const Tensor& y = call.outputs.y;
+    toy_scale(call.inputs.x, y, call.params.scale, call.params.shift);
+    switch (static_cast<Deed>(config.deed)) {
+      case Deed::wrong:
+        set(y, y.num_elements() - 1, 1e3);
+        break;
+      case Deed::late:
+        y.as<uint32_t>()[0] = 0xffffffff;  // as if it had not been written
+        break;
+      case Deed::outside:
+        y.as<float>()[y.num_elements()] = 0;
+        break;
+      case Deed::throws:
+        throw Internal("the kernel gave up");
+      case Deed::crashes:
+        std::raise(SIGSEGV);
+        break;
+      case Deed::hangs:
+        for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+      case Deed::differs:
+        y.as<uint32_t>()[0] += static_cast<uint32_t>(num_runs.load()) & 1;  // one unit in the last place
+        break;
+      default:
+        break;
+    }
+    while (now_seconds() < until) {
+    }
+  }
+};
+
+class Tuner : public ::testing::Test {
+ protected:
+  Tuner() : batch_(KernelRegistry::instance()) {
+    register_toys();
+    use_store(folder_.string());
+    ToyTunable::by_default = {};
+    ToyTunable::offered = {{.delay = 8}, {.delay = 0}, {.delay = 2}};
+    ToyTunable::num_runs = 0;
+    set_log([](LogLevel, const char* text, void* self) { static_cast<Tuner*>(self)->logged.emplace_back(text); }, this,
+            LogLevel::warning);
+  }
+  ~Tuner() override {
+    set_log(nullptr, nullptr);
+    clear_memory_configs();
+    use_store("");
+    fs::remove_all(folder_);
+  }
+
+  static void add_built_in() { KernelRegistry::instance().add("toy", make_kernel<Toy, ToyTunable>(), 10000); }
+  static void add_from_outside() { KernelRegistry::instance().add<Toy, ToyTunable>(10000); }
+
+  static PlanFor<Toy> toy_plan(Policy policy = {.autotune = false, .heuristics = true}) {
+    PlanOptions options;
+    options.policy = policy;
+    return plan<Toy>({.x = Tensor(nullptr, DType::f32, {8, 4})}, {.scale = 2, .shift = 1}, options);
+  }
+  static std::string chosen(Policy policy = {}) {
+    const Plan made = toy_plan(policy);
+    return std::string(name(made.choice().tier)) + " " + to_string(made.kernel(), made.choice().config);
+  }
+  static std::string why_rejected(const TuneReport& report, Deed deed) {
+    for (const CandidateReport& candidate : report.candidates)
+      if (candidate.config.as<ToyTunable::Config>().deed == static_cast<int>(deed)) return candidate.rejected;
+    return "no such candidate";
+  }
+
+  std::vector<std::string> logged;
+
+ private:
+  KernelRegistry::Batch batch_;
+  const fs::path folder_ = fs::path(::testing::TempDir()) / ("ejkernel tuner test " + std::to_string(::getpid()));
+};
+
+TEST_F(Tuner, the_fastest_candidate_wins_and_every_candidate_is_told_of) {
+  add_built_in();
+  size_t calls = 0;
+  const TuneReport report =
+      tune(toy_plan(), {.budget_seconds = 1, .publish = false, .progress = [&](size_t done, size_t all) {
+                          EXPECT_EQ(done, ++calls);
+                          EXPECT_EQ(all, 4u);
+                        }});
+  EXPECT_EQ(calls, 4u);
+  EXPECT_TRUE(report.faster);
+  EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 0);
+  EXPECT_LT(report.comparison.ratio.high, 0.99);
+  ASSERT_EQ(report.candidates.size(), 4u);
+  EXPECT_EQ(report.candidates[0].config.as<ToyTunable::Config>().delay, 4) << "the heuristic's stands first";
+  for (const CandidateReport& candidate : report.candidates) {
+    EXPECT_EQ(candidate.rejected, "");
+    EXPECT_GT(candidate.seconds, 0);
+  }
+  EXPECT_FALSE(report.published);
+  EXPECT_EQ(chosen({.autotune = false}), "heuristics delay=4 deed=0") << "nothing was published";
+}
+
+TEST_F(Tuner, what_is_published_answers_here_and_in_the_next_process) {
+  add_built_in();
+  EXPECT_TRUE(tune(toy_plan(), {.budget_seconds = 1}).published);
+  EXPECT_EQ(chosen({.autotune = false}), "memory delay=0 deed=0");
+  clear_memory_configs();  // as in a process that begins
+  EXPECT_EQ(chosen({.autotune = false}), "store delay=0 deed=0");
+  const int runs = ToyTunable::num_runs;
+  EXPECT_EQ(chosen(), "store delay=0 deed=0") << "tier 5 is not asked";
+  EXPECT_EQ(ToyTunable::num_runs, runs);
+}
+
+TEST_F(Tuner, nothing_is_published_that_is_not_faster_and_that_is_known_from_then_on) {
+  add_built_in();
+  ToyTunable::by_default = {.delay = 0};
+  const TuneReport report = tune(toy_plan(), {.budget_seconds = 0.5});
+  EXPECT_FALSE(report.faster);
+  EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 0);
+  const int runs = ToyTunable::num_runs;
+  EXPECT_EQ(chosen(), "heuristics delay=0 deed=0");
+  clear_memory_configs();
+  EXPECT_EQ(chosen(), "heuristics delay=0 deed=0") << "the store knows too";
+  EXPECT_EQ(ToyTunable::num_runs, runs);
+}
+
+TEST_F(Tuner, broken_candidates_are_rejected_with_the_reason) {
+  add_built_in();
+  ToyTunable::offered = {
+      {.delay = 0, .deed = static_cast<int>(Deed::wrong)},   {.delay = 0, .deed = static_cast<int>(Deed::late)},
+      {.delay = 0, .deed = static_cast<int>(Deed::outside)}, {.delay = 0, .deed = static_cast<int>(Deed::throws)},
+      {.delay = 0, .deed = static_cast<int>(Deed::greedy)},  {.delay = 1}};
+  const TuneReport report = tune(toy_plan(), {.budget_seconds = 1});
+  EXPECT_THAT(why_rejected(report, Deed::wrong), HasSubstr("element 31 of output 0 is 1000, not "));
+  EXPECT_THAT(why_rejected(report, Deed::late), HasSubstr("nan, not "));
+  EXPECT_EQ(why_rejected(report, Deed::outside), "it wrote outside of an output");
+  EXPECT_EQ(why_rejected(report, Deed::throws), "it failed: the kernel gave up");
+  EXPECT_THAT(why_rejected(report, Deed::greedy), HasSubstr("more than half of what is free"));
+  EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 1);
+}
+
+TEST_F(Tuner, a_kernel_from_outside_may_crash_and_hang_without_harm) {
+  add_from_outside();
+  ToyTunable::offered = {{.delay = 0, .deed = static_cast<int>(Deed::crashes)}, {.delay = 0, .deed = 4}, {.delay = 1}};
+  const TuneReport report = tune(toy_plan(), {.budget_seconds = 2});
+  EXPECT_THAT(why_rejected(report, Deed::crashes), HasSubstr("it ended its process by signal 11"));
+  EXPECT_EQ(why_rejected(report, Deed::throws), "it failed: the kernel gave up");
+  EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 1);
+}
+
+TEST_F(Tuner, a_heuristic_that_is_broken_itself_is_said_so) {
+  add_built_in();
+  ToyTunable::by_default = {.delay = 0, .deed = static_cast<int>(Deed::wrong)};
+  EXPECT_THAT([] { tune(toy_plan()); },
+              ThrowsMessage<Unsupported>(
+                  HasSubstr("toy: kernel tunable cannot be tuned: its heuristic's config fails: it is wrong")));
+}
+
+TEST_F(Tuner, one_candidate_is_nothing_to_tune) {
+  add_built_in();
+  ToyTunable::offered = {};
+  EXPECT_FALSE(is_tunable(toy_plan()));
+  EXPECT_THAT([] { tune(toy_plan()); }, ThrowsMessage<Unsupported>(HasSubstr("has one config for this call")));
+}
+
+TEST_F(Tuner, real_data_is_used_when_given) {
+  add_built_in();
+  const Array x = Array::zeros(DType::f32, {8, 4});
+  const auto inputs = to_array(Toy::Inputs{.x = x});
+  EXPECT_TRUE(tune(toy_plan(), {.budget_seconds = 1}, inputs).faster);
+}
+
+// ---- tier 5 ----
+
+TEST_F(Tuner, the_first_call_of_a_problem_tunes_it_where_policy_allows) {
+  add_built_in();
+  EXPECT_EQ(chosen({.autotune = false}), "heuristics delay=4 deed=0");
+  EXPECT_EQ(ToyTunable::num_runs, 0);
+  EXPECT_EQ(chosen(), "autotune delay=0 deed=0");
+  const int runs = ToyTunable::num_runs;
+  EXPECT_GT(runs, 0);
+  EXPECT_EQ(chosen(), "memory delay=0 deed=0");
+  EXPECT_EQ(ToyTunable::num_runs, runs);
+  EXPECT_GT(seconds_spent_tuning(), 0);
+}
+
+TEST_F(Tuner, explaining_says_what_would_be_tuned_and_does_not) {
+  add_built_in();
+  const auto inputs = to_array(Toy::Inputs{.x = Tensor(nullptr, DType::f32, {8, 4})});
+  PlanOptions options;
+  options.policy = Policy{};
+  const Explanation told = explain("toy", inputs, ParamsBlock::of(Toy::Params{}), options);
+  ASSERT_EQ(told.trail.tiers.size(), 6u);
+  EXPECT_EQ(told.trail.tiers[3].tier, Tier::store);
+  EXPECT_EQ(told.trail.tiers[3].answer, "miss");
+  EXPECT_EQ(told.trail.tiers[4].tier, Tier::autotune);
+  EXPECT_THAT(told.trail.tiers[4].answer, HasSubstr("would tune at the first call: 3 candidates within "));
+  EXPECT_EQ(ToyTunable::num_runs, 0);
+}
+
+TEST_F(Tuner, while_somebody_tunes_the_problem_others_get_the_heuristics_config) {
+  add_built_in();
+  const Plan made = toy_plan();
+  const CheckedCall checked = check_call(made.operation(), made.inputs(), made.params());
+  const PlanOptions options;
+  const RecordKey key = config_record_key({.operation = made.choice().operation,
+                                           .inputs = made.inputs(),
+                                           .params = &made.params(),
+                                           .checked = &checked,
+                                           .options = &options,
+                                           .device = {}},
+                                          made.kernel());
+  {
+    const SingleFlight somebody(key.environment + key.text);
+    EXPECT_TRUE(somebody.is_ours());
+    EXPECT_EQ(chosen(), "heuristics delay=4 deed=0");
+    EXPECT_EQ(ToyTunable::num_runs, 0);
+  }
+  EXPECT_EQ(chosen(), "autotune delay=0 deed=0") << "that answer was for then only";
+}
+
+TEST_F(Tuner, an_illegal_stored_config_is_a_miss_counted_and_logged) {
+  add_built_in();
+  const Plan made = toy_plan();
+  const CheckedCall checked = check_call(made.operation(), made.inputs(), made.params());
+  const PlanOptions options;
+  const RecordKey key = config_record_key({.operation = made.choice().operation,
+                                           .inputs = made.inputs(),
+                                           .params = &made.params(),
+                                           .checked = &checked,
+                                           .options = &options,
+                                           .device = {}},
+                                          made.kernel());
+  ASSERT_TRUE(put_stored_config(key, {{"delay", 3}}, {}));
+  clear_memory_configs();
+  const int64_t before = num_illegal_configs();
+  EXPECT_EQ(chosen({.autotune = false}), "heuristics delay=4 deed=0");
+  EXPECT_EQ(num_illegal_configs(), before + 1);
+  ASSERT_EQ(logged.size(), 1u);
+  EXPECT_THAT(logged[0], HasSubstr("delay of kernel tunable must be one of 0, 1, 2, 4, 8, got 3"));
+
+  ASSERT_TRUE(store().put(key, {.value = "no json", .provenance = ""}));
+  clear_memory_configs();
+  EXPECT_EQ(chosen({.autotune = false}), "heuristics delay=4 deed=0") << "what cannot be read is a miss";
+  ASSERT_TRUE(put_stored_config(key, {{"delay", 1}}, {}));
+  clear_memory_configs();
+  EXPECT_EQ(chosen({.autotune = false}), "store delay=1 deed=0");
+}
+
+TEST_F(Tuner, a_failed_tuning_is_no_error_of_the_call_and_is_not_repeated) {
+  add_built_in();
+  ToyTunable::by_default = {.delay = 0, .deed = static_cast<int>(Deed::throws)};
+  EXPECT_EQ(chosen(), "heuristics delay=0 deed=4");
+  EXPECT_THAT(logged, ::testing::ElementsAre(HasSubstr("toy: kernel tunable is not tuned: ")));
+  const int runs = ToyTunable::num_runs;
+  EXPECT_EQ(chosen(), "heuristics delay=0 deed=4");
+  EXPECT_EQ(ToyTunable::num_runs, runs);
+}
+
+class TunerEnvironment : public Tuner {
+ protected:
+  static void with(const char* name, const char* value) {
+    ::setenv(name, value, 1);
+    environment::reload();
+  }
+  ~TunerEnvironment() override {
+    ::unsetenv("EJKERNEL_AUTOTUNE_TOTAL_MS");
+    ::unsetenv("EJKERNEL_AUTOTUNE_BUDGET_MS");
+    environment::reload();
+  }
+};
+
+TEST_F(TunerEnvironment, past_the_process_budget_heuristics_answer_and_explain_says_so) {
+  add_built_in();
+  with("EJKERNEL_AUTOTUNE_TOTAL_MS", "0");
+  EXPECT_EQ(chosen(), "heuristics delay=4 deed=0");
+  EXPECT_EQ(ToyTunable::num_runs, 0);
+  const auto inputs = to_array(Toy::Inputs{.x = Tensor(nullptr, DType::f32, {8, 4})});
+  PlanOptions options;
+  options.policy = Policy{};
+  const Explanation told = explain("toy", inputs, ParamsBlock::of(Toy::Params{}), options);
+  EXPECT_EQ(told.trail.tiers[4].answer, "the process's budget is spent");
+}
+
+TEST_F(TunerEnvironment, a_problem_without_a_budget_keeps_the_heuristics_config) {
+  add_built_in();
+  with("EJKERNEL_AUTOTUNE_BUDGET_MS", "0");
+  EXPECT_EQ(chosen(), "heuristics delay=4 deed=0");
+}
+
+// ---- one at a time ----
+
+TEST_F(Tuner, of_several_flights_for_a_key_one_is_ours) {
+  const SingleFlight first("some key");
+  const SingleFlight second("some key"), other("another key");
+  EXPECT_TRUE(first.is_ours());
+  EXPECT_FALSE(second.is_ours());
+  EXPECT_TRUE(other.is_ours());
+}
+
+/// What `body` says in a process that was forked before `meanwhile` ran in this one.
+template <class Meanwhile, class Body>
+bool in_another_process(Meanwhile meanwhile, Body body) {
+  std::array<int, 2> go = {};
+  EXPECT_EQ(pipe(go.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    _exit(read(go[0], &byte, 1) == 1 && body() ? 0 : 1);
+  }
+  meanwhile();
+  EXPECT_EQ(write(go[1], "g", 1), 1);
+  int state = 0;
+  waitpid(child, &state, 0);
+  close(go[0]), close(go[1]);
+  return WIFEXITED(state) && WEXITSTATUS(state) == 0;
+}
+
+TEST_F(Tuner, another_process_is_told_and_the_end_of_one_frees_its_key) {
+  const auto is_free = [] { return SingleFlight("a key of several processes").is_ours(); };
+  std::optional<SingleFlight> ours;
+  EXPECT_FALSE(in_another_process([&] { ours.emplace("a key of several processes"); }, is_free));
+  EXPECT_TRUE(in_another_process([&] { ours.reset(); }, is_free));
+  EXPECT_TRUE(in_another_process([] {},
+                                 [] {
+                                   new SingleFlight("a key of several processes");  // held when the process ends
+                                   return true;
+                                 }));
+  EXPECT_TRUE(is_free());
+}
+
+}  // namespace
+}  // namespace ejk::testing
