@@ -272,15 +272,16 @@ TEST(EjkTool, bench_prints_one_line_per_case_and_their_mean) {
   EXPECT_THAT(result.out, HasSubstr("% of peak\nmean_pooling "));
 }
 
+// Fifty times slower, over enough samples that no other work on the machine can hide it.
 TEST(EjkTool, bench_tells_kernels_apart_and_equal_ones_not) {
-  const Json slower = Json::parse(ejk({"bench", "flash_attention", "--q_len", "16", "--kernel", "reference",
-                                       "--baseline-kernel", "cpu", "--seconds", "0.05", "--json"})
+  const Json slower = Json::parse(ejk({"bench", "flash_attention", "--q_len", "64", "--num_q_heads", "2", "--kernel",
+                                       "reference", "--baseline-kernel", "cpu", "--seconds", "0.3", "--json"})
                                       .out);
   EXPECT_EQ(slower["cases"][0]["baseline_kernel"], "cpu");
   EXPECT_GT(slower["cases"][0]["ratio_low"], 1.5);
   EXPECT_EQ(slower["regressions"], 0) << "no margin was given";
-  const ProcessResult failed = ejk({"bench", "flash_attention", "--q_len", "16", "--kernel", "reference",
-                                    "--baseline-kernel", "cpu", "--seconds", "0.05", "--fail-over", "5%"});
+  const ProcessResult failed = ejk({"bench", "flash_attention", "--q_len", "64", "--num_q_heads", "2", "--kernel",
+                                    "reference", "--baseline-kernel", "cpu", "--seconds", "0.3", "--fail-over", "5%"});
   EXPECT_EQ(failed.exit_code, 3);
   EXPECT_THAT(failed.out, HasSubstr("% slower"));
   EXPECT_THAT(failed.err, HasSubstr("1 of 1 cases are slower than the baseline by more than 5%"));

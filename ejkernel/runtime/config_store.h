@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "ejkernel/core/export.h"
 #include "ejkernel/core/store.h"
 #include "ejkernel/runtime/choose.h"
 
@@ -14,7 +13,7 @@ namespace ejk {
 
 /// Where a kernel's config for a problem is kept. The key is the problem as text, its digest, the kernel and the
 /// kernel's revision: a change of any is a miss.
-EJK_API RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kernel);
+RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kernel);
 
 /// How a config came about; kept beside it and shown by tools.
 struct ConfigProvenance {
@@ -29,8 +28,8 @@ struct ConfigProvenance {
 
 /// The values of a stored config; nullopt: there is none, or what is there cannot be read as one. Legality is the
 /// caller's to check.
-EJK_API std::optional<ConfigValues> find_stored_config(const RecordKey& key);
+std::optional<ConfigValues> find_stored_config(const RecordKey& key);
 /// False when it could not be kept: the store never fails a call.
-EJK_API bool put_stored_config(const RecordKey& key, const ConfigValues& values, const ConfigProvenance& provenance);
+bool put_stored_config(const RecordKey& key, const ConfigValues& values, const ConfigProvenance& provenance);
 
 }  // namespace ejk

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "ejkernel/core/export.h"
 #include "ejkernel/core/operation.h"
 
 namespace ejk {
@@ -47,7 +46,7 @@ inline constexpr size_t kExhaustiveSearch = 16;
 
 /// The heuristic's config stands first among `candidates`. It wins when it is out itself: then there is nothing to
 /// compare with.
-EJK_API SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
-                            TuningLab& lab);
+SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
+                    TuningLab& lab);
 
 }  // namespace ejk

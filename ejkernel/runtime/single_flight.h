@@ -3,14 +3,12 @@
 
 #include <string>
 
-#include "ejkernel/core/export.h"
-
 namespace ejk {
 
 /// Holds the right to tune a key while it lives, if nobody else does. Nobody waits. Other processes are told by a
 /// locked file in the store's folder, which the system unlocks when its owner ends, however it ends; without a store
 /// they are not told, and the worst is that both measure.
-class EJK_API SingleFlight {
+class SingleFlight {
  public:
   explicit SingleFlight(const std::string& key);
   ~SingleFlight();
