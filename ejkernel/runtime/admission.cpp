@@ -41,9 +41,9 @@ double rms_of(const Tensor& t) {
   });
 }
 
-/// The first element further from `wanted` than rounding explains; none: -1. NaN equals NaN.
-int64_t first_difference(const Tensor& got, const Tensor& wanted, double roundoff) {
-  const double slack = kSlack * roundoff, least = slack * rms_of(wanted);
+/// The first element further from `wanted` than `slack` allows; none: -1. NaN equals NaN.
+int64_t first_difference(const Tensor& got, const Tensor& wanted, double slack) {
+  const double least = slack * rms_of(wanted);
   return with_reader(got.dtype, [&](auto read) -> int64_t {
     for (int64_t n = 0; n < got.num_elements(); ++n) {
       const double x = read(got.data, n), y = read(wanted.data, n);
@@ -124,8 +124,9 @@ std::string Proving::differs_from(std::span<const Array> expected) const {
   for (size_t o = 0; o < outputs_.size(); ++o) {
     const Tensor &got = outputs_[o], &wanted = expected[o];
     if (!got.present()) continue;
-    const double roundoff = is_float(got.dtype) ? std::max(unit_roundoff(got.dtype), unit_roundoff(coarsest_)) : 0;
-    if (const int64_t n = first_difference(got, wanted, roundoff); n >= 0)
+    const double storage = std::max(unit_roundoff(got.dtype), unit_roundoff(coarsest_));
+    const double slack = kStorageRoundoffs * storage + kSumRoundoffs * unit_roundoff(DType::f32);
+    if (const int64_t n = first_difference(got, wanted, is_float(got.dtype) ? slack : 0); n >= 0)
       return fmt::format("it is wrong: element {} of output {} is {:.6g}, not {:.6g}", n, o, get(got, n),
                          get(wanted, n));
   }
