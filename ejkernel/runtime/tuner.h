@@ -17,10 +17,11 @@
 namespace ejk {
 
 struct TuneOptions {
-  double budget_seconds = 2;  ///< compiling, checking and timing together; a candidate in flight is finished
-  uint64_t seed = 1;          ///< of the synthetic data and of the order in which candidates are timed
-  bool publish = true;        ///< put the result into memory and store
-  bool verify_only = false;   ///< admit or reject every candidate, time none, publish nothing
+  double budget_seconds = 2;     ///< compiling, checking and timing together; a candidate in flight is finished
+  double patience_seconds = 10;  ///< how long a worker process may take for one answer
+  uint64_t seed = 1;             ///< of the synthetic data and of the order in which candidates are timed
+  bool publish = true;           ///< put the result into memory and store
+  bool verify_only = false;      ///< admit or reject every candidate, time none, publish nothing
   /// Called after each candidate was admitted or rejected: how many of how many.
   std::function<void(size_t done, size_t all)> progress = {};
 };
@@ -46,8 +47,9 @@ struct TuneReport {
 /// Tunes the plan's kernel for the plan's problem, on host devices, whatever the policy says. `inputs` are
 /// the call's own; without them data is made up (runtime/synthetic.h). Every candidate is first run with poisoned
 /// outputs and workspace between guard bands and compared with the heuristic's config, which itself is compared with
-/// the reference where that takes little time; a `deterministic` call also asks for equal bits of two runs. Kernels
-/// from plug-ins run in a forked process, so that one that crashes or hangs costs only itself.
+/// the reference where that takes little time; a `deterministic` call also asks for equal bits of two runs. The winner
+/// is checked eight times more after it was timed, for what is wrong now and then. Kernels from plug-ins run in a
+/// forked process, so that one that crashes or hangs costs only itself.
 ///
 /// Unsupported for a plan on a GPU, for a kernel with one candidate, and when the heuristic's config itself fails.
 EJK_API TuneReport tune(const Plan& plan, const TuneOptions& options = {}, std::span<const Tensor> inputs = {});

@@ -33,6 +33,13 @@ std::span<const Row> table_rows() {
                             "tools/table/rows_gpu.cpp",
                             ":(exclude)ejkernel/*_test.cpp",
                             ":(exclude)ejkernel/ops/*_cpu*"},
+                     tuner = {"ejkernel/core",
+                              "ejkernel/runtime",
+                              "ejkernel/testing/toy.h",
+                              "ejkernel/testing/toy_tunable.h",
+                              "tools/table/rows_tuner.cpp",
+                              ":(exclude)ejkernel/*_test.cpp"},
+                     keys = kernels_and("tools/table/rows_tuner.cpp"),
                      faults = {"ejkernel", "tests/mutants", "tools/table/rows_programs.cpp"};
   const auto on_gpu = [](std::string_view id, std::string_view category, std::string_view figure, int64_t target) {
     return Row{id, category, figure, target, gpu, "release", /*needs_gpu=*/true};
@@ -74,6 +81,13 @@ std::span<const Row> table_rows() {
           determinism},
       on_gpu("T-25", "Hang watchdog", "launches, the process ended after 10 s without an end", 50000),
       on_gpu("T-27", "CUDA graphs", "replays with changed contents", 1000),
+      Row{"T-34", "16 processes, one key", "processes that plan the same new problem at once: one measures", 160,
+          tuner},
+      Row{"T-38", "Key soundness", "parameters changed alone: another key exactly where the declaration says so", 1000,
+          keys},
+      Row{"T-39", "Broken candidates",
+          "candidates that are wrong, unsteady, crash, hang or want all memory: none selected", 200, tuner},
+      Row{"T-43", "Tiers", "combinations of what the tiers hold and may do: the first that answers wins", 324, tuner},
       Row{"T-45", "Wrong calls", "random invalid calls refused with a typed error, under the sanitizers", 20000, input,
           "asan"},
       Row{"T-46", "Hostile index tensors", "lengths, offsets and ids of any value, under the sanitizers", 5000, input,

@@ -41,6 +41,12 @@ RowResult hostile_indices(const RowRequest& request);
 RowResult injected_texts(const RowRequest& request);
 RowResult error_quality(const RowRequest& request);
 
+// The tuner and the tiers.
+RowResult one_tuning_at_a_time(const RowRequest& request);
+RowResult key_soundness(const RowRequest& request);
+RowResult broken_candidates(const RowRequest& request);
+RowResult tier_combinations(const RowRequest& request);
+
 // On a GPU.
 RowResult reference_trust(const RowRequest& request);
 RowResult forward_accuracy_on_gpu(const RowRequest& request);
