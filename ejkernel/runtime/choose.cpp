@@ -108,15 +108,16 @@ class Chooser {
     const Policy policy = effective_policy(options_);
     const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
     const uint64_t now = generation();
+    const auto is_current = [&](const CachedChoice& there) {
+      return there.generation == now && fault_of(*kernel, there.choice->config).empty();
+    };
     if (cacheable)
-      if (const auto hit = choices().find(hash_, choice_key); hit && hit->generation == now)
-        if (legal(*kernel, hit->choice->config)) return hit->choice;
+      if (const auto hit = choices().find(hash_, choice_key); hit && is_current(*hit)) return hit->choice;
 
     Choice made = choose_config(kernel, policy);
     if (!prepare(made, support)) return nullptr;
     auto choice = std::make_shared<const Choice>(std::move(made));
     if (!cacheable) return choice;
-    const auto is_current = [&](const CachedChoice& there) { return there.generation == now; };
     return choices().put_unless(hash_, choice_key, {std::move(choice), now}, is_current).choice;
   }
 
@@ -171,7 +172,20 @@ class Chooser {
                     declaration_.name));
   }
 
-  bool legal(const KernelInfo& kernel, const ConfigBlock& config) const { return is_legal(kernel, config); }
+  /// Why a config cannot be run on this machine; empty when it can.
+  std::string fault_of(const KernelInfo& kernel, const ConfigBlock& config) const {
+    if (!is_legal(kernel, config)) return "a field holds none of its legal values";
+    return kernel.runs_here == nullptr ? "" : kernel.runs_here(config, device_).reason;
+  }
+  /// The heuristic's config with these values. InvalidArgument for what no machine can run, Unsupported for what this
+  /// one cannot.
+  ConfigBlock config_with(const KernelInfo& kernel, const ConfigValues& values) const {
+    const ConfigBlock config = config_from_values(declaration_.name, kernel, heuristic(kernel), values);
+    if (const std::string fault = fault_of(kernel, config); !fault.empty())
+      throw Unsupported(fmt::format("{}: kernel {} cannot run the config {}: {}", declaration_.name, kernel.name,
+                                    to_string(kernel, config), fault));
+    return config;
+  }
 
   void note(Tier tier, std::string answer) {
     if (trail_ != nullptr) trail_->tiers.push_back({tier, std::move(answer)});
@@ -184,9 +198,7 @@ class Chooser {
 
   /// Read top to bottom: the first tier that answers wins, and is reported.
   Choice choose_config(const std::shared_ptr<const KernelInfo>& kernel, const Policy& policy) {
-    if (options_.config)
-      return made(kernel, config_from_values(declaration_.name, *kernel, heuristic(*kernel), *options_.config),
-                  Tier::override_);
+    if (options_.config) return made(kernel, config_with(*kernel, *options_.config), Tier::override_);
     note(Tier::override_, "miss: the call names no config");
 
     for (auto overlay = overlays.rbegin(); overlay != overlays.rend(); ++overlay)
@@ -195,9 +207,10 @@ class Chooser {
     note(Tier::overlay, fmt::format("miss: {} overlays on this thread, none that serves", overlays.size()));
 
     if (const auto config = memory_tier().find(hash_, key_)) {
-      if (legal(*kernel, *config)) return made(kernel, *config, Tier::memory);
-      pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}", declaration_.name,
-                                          kernel->name, to_string(*kernel, *config)));
+      const std::string fault = fault_of(*kernel, *config);
+      if (fault.empty()) return made(kernel, *config, Tier::memory);
+      pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}: {}", declaration_.name,
+                                          kernel->name, to_string(*kernel, *config), fault));
     } else {
       note(Tier::memory, "miss");
     }
@@ -222,8 +235,8 @@ class Chooser {
 
   std::optional<ConfigBlock> from_overlay(const KernelInfo& kernel, const OverlayEntry& overlay) {
     try {
-      return config_from_values(declaration_.name, kernel, heuristic(kernel), overlay.values);
-    } catch (const InvalidArgument& error) {
+      return config_with(kernel, overlay.values);
+    } catch (const Error& error) {
       pass_over(Tier::overlay, error.what());
       return std::nullopt;
     }
