@@ -15,6 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::attention::HWY_NAMESPACE {
 
 using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
+using cpu::Gemm;
 using cpu::padded;
 using cpu::Pair;
 using cpu::units;
