@@ -20,10 +20,31 @@ Support supports_cpu(const FlashAttention::Inputs& in) {
   }
 }
 
+Support runs_here(const CpuConfig& config) {
+  if (config.bf16_dot != 2 || cpu::matrix_unit() != nullptr) return Support::yes();
+  return Support::no(cpu::has_amx() ? "bf16_dot=2 needs AMX, which Linux does not let this process use"
+                                    : "bf16_dot=2 needs AMX, which this processor has not");
+}
+
+namespace {
+
+/// Tiles are of 16 rows and 32 numbers: what fills less than half of one is as fast with vectors.
+bool fills_tiles(const Problem& p) {
+  return p.q_rows * p.group() >= 8 && p.k_rows >= 16 && std::min(p.head_dim, p.value_dim) >= 32;
+}
+
+int best_bf16_dot(const Problem& p) {
+  if (p.query.dtype != DType::bf16) return 0;
+  if (fills_tiles(p) && cpu::matrix_unit() != nullptr) return 2;
+  return cpu::has_bf16_dot() ? 1 : 0;
+}
+
+}  // namespace
+
 template <>
 CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties&) {
   CpuConfig config;
-  config.bf16_dot = p.query.dtype == DType::bf16 && cpu::has_bf16_dot() ? 1 : 0;
+  config.bf16_dot = best_bf16_dot(p);
   // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows.
   const int64_t rows = p.q_rows * p.group(), dims = std::max(p.head_dim, p.value_dim);
   while (config.block_q > 16 && rows <= config.block_q / 2) config.block_q /= 2;
@@ -47,7 +68,7 @@ CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device
 template <>
 std::vector<CpuConfig> cpu_candidates(const Problem& p) {
   std::vector<CpuConfig> all;
-  const int dots = p.query.dtype == DType::bf16 ? 2 : 1;
+  const int dots = p.query.dtype != DType::bf16 ? 1 : cpu::matrix_unit() == nullptr ? 2 : 3;
   for (const int block_q : {16, 32, 64, 128})
     for (const int block_k : {32, 64, 128, 256})
       for (int dot = 0; dot < dots; ++dot) all.push_back({.block_q = block_q, .block_k = block_k, .bf16_dot = dot});
