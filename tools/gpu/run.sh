@@ -104,17 +104,19 @@ part_sanitizer() {
 
 # Each line is of the same problem; percentages are of the fastest peak for bf16 that the processor has.
 part_cpu() {
-  local operation dot record failed=0 dots=(0 1 2) problem=(--dtype bf16 --q_len 2048 --num_q_heads 16 --head_dim 128)
+  local operation config record failed=0 problem=(--dtype bf16 --q_len 2048 --num_q_heads 16 --head_dim 128)
+  local configs=('bf16_dot=0' 'bf16_dot=1' 'bf16_dot=2' 'bf16_dot=2 block_q=256')
   if ! grep -qw amx_bf16 /proc/cpuinfo; then
     printf 'this processor has no AMX: its tests are skipped, and bf16_dot=2 is not timed\n'
-    dots=(0 1)
+    configs=("${configs[@]:0:2}")
   fi
   "$here/bin/ejkernel_device_tests" --gtest_filter='Amx.*' || failed=1
   for operation in flash_attention flash_attention_backward; do
     "$ejk" check "$operation" --kernel cpu --dtype bf16 --seconds 30 || failed=1
-    for dot in "${dots[@]}"; do
-      record=$out/cpu_${operation}_bf16_dot_$dot.json
-      "$ejk" bench "$operation" "${problem[@]}" --platform cpu --config "bf16_dot=$dot" --json "$@" >"$record" || failed=1
+    for config in "${configs[@]}"; do
+      record=$out/cpu_${operation}_${config//[= ]/_}.json
+      "$ejk" bench "$operation" "${problem[@]}" --platform cpu --config ${config// / --config } --json "$@" >"$record" ||
+        failed=1
       printf '%s:\n' "${record##*/}"
       grep -E '"(peak_flops|peak_bf16_flops|config|seconds|percent_of_peak)"' "$record"
     done

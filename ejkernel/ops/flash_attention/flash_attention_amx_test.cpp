@@ -63,7 +63,7 @@ class AttentionHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string
     const auto pick = [this](std::vector<int64_t> values) { return values[count_ % values.size()]; };
     ++count_;
     ConfigValues config = {
-        {"block_q", pick({16, 32, 64, 128, 128})}, {"block_k", pick({32, 64, 128, 256})}, {"bf16_dot", 2}};
+        {"block_q", pick({16, 32, 64, 128, 256})}, {"block_k", pick({32, 64, 128, 256})}, {"bf16_dot", 2}};
     if (!forward()) config.emplace_back("key_parts", pick({1, 1, 2}));
     return config;
   }
