@@ -80,6 +80,11 @@ class TileProduct {
     const T* from = matrix + row * stride + column;
     const int64_t down = std::min(rows - row, kTileSide), across = std::min(columns - column, kTileSide);
     if (down == kTileSide && across == kTileSide) return Tiles::template load<kTile>(from, stride * kBytes<T>);
+    load_part<kTile>(from, stride, down, across);
+  }
+  // Parts of tiles out of line: between whole ones there shall be little else for the processor to read.
+  template <int kTile, class T>
+  [[gnu::noinline]] static void load_part(const T* from, int64_t stride, int64_t down, int64_t across) {
     alignas(kAlignment) T copy[kTileSide * kTileSide] = {};
     for (int64_t r = 0; r < down; ++r) std::copy_n(from + r * stride, across, copy + r * kTileSide);
     Tiles::template load<kTile>(copy, kTileSide * kBytes<T>);
@@ -90,9 +95,13 @@ class TileProduct {
     float* to = g_.c + m * g_.c_stride + n;
     const int64_t down = std::min(g_.m - m, kTileSide), across = std::min(g_.n - n, kTileSide);
     if (down == kTileSide && across == kTileSide) return Tiles::template store<kTile>(to, g_.c_stride * kBytes<float>);
+    store_part<kTile>(to, g_.c_stride, down, across);
+  }
+  template <int kTile>
+  [[gnu::noinline]] static void store_part(float* to, int64_t stride, int64_t down, int64_t across) {
     alignas(kAlignment) float copy[kTileSide * kTileSide];
     Tiles::template store<kTile>(copy, kTileSide * kBytes<float>);
-    for (int64_t r = 0; r < down; ++r) std::copy_n(copy + r * kTileSide, across, to + r * g_.c_stride);
+    for (int64_t r = 0; r < down; ++r) std::copy_n(copy + r * kTileSide, across, to + r * stride);
   }
 
   template <class T>
