@@ -71,11 +71,7 @@ std::vector<CpuConfig> cpu_candidates(const Problem& p) {
   const int dots = p.query.dtype != DType::bf16 ? 1 : cpu::matrix_unit() == nullptr ? 2 : 3;
   for (const int block_q : {16, 32, 64, 128, 256})
     for (const int block_k : {32, 64, 128, 256})
-      for (int dot = 0; dot < dots; ++dot) {
-        // Beside vectors, loading and turning a block of keys for each 128 rows is nothing; beside tiles it shows.
-        if (block_q == 256 && dot != 2) continue;
-        all.push_back({.block_q = block_q, .block_k = block_k, .bf16_dot = dot});
-      }
+      for (int dot = 0; dot < dots; ++dot) all.push_back({.block_q = block_q, .block_k = block_k, .bf16_dot = dot});
   return all;
 }
 
