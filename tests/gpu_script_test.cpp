@@ -63,6 +63,20 @@ TEST_F(GpuScript, goes_on_after_a_failure_and_says_so_at_the_end) {
   EXPECT_TRUE(fs::is_directory(out + "/benchmarks/results/reliability"));
 }
 
+TEST_F(GpuScript, times_the_processor_in_each_arithmetic) {
+  write("ejk", "echo \"$0 $*\"; echo '  \"percent_of_peak\": 50'");
+  const ProcessResult result = run({"--out", out, "cpu", "--", "--threads=3"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("ejkernel_device_tests --gtest_filter=Amx.*"),
+                                HasSubstr("ejk check flash_attention_backward --kernel cpu --dtype bf16"),
+                                HasSubstr("cpu_flash_attention_bf16_dot_1.json:\n  \"percent_of_peak\": 50")));
+  EXPECT_THAT(read_text(out + "/cpu_flash_attention_backward_bf16_dot_0.json"),
+              AllOf(HasSubstr("bench flash_attention_backward --dtype bf16"),
+                    HasSubstr("--config bf16_dot=0 --json --threads=3")));
+  const bool has_amx = read_text("/proc/cpuinfo").find(" amx_bf16") != std::string::npos;
+  EXPECT_EQ(fs::exists(out + "/cpu_flash_attention_bf16_dot_2.json"), has_amx);
+}
+
 TEST_F(GpuScript, stops_where_there_is_no_gpu) {
   write("ejkernel_device_tests", "echo 'there is none here' >&2; exit 2");
   const ProcessResult result = run({"--out", out, "bench"});

@@ -65,7 +65,7 @@ struct Support {
 struct DeviceProperties {
   Device device = {};
   std::string product = {};            ///< "AMD EPYC 9575F", "NVIDIA H200"
-  std::string architecture = {};       ///< "x86_64+avx512bf16", "sm_90"
+  std::string architecture = {};       ///< "x86_64 avx3_zen4 amx", "sm_90"
   int num_units = 1;                   ///< threads the library uses, or multiprocessors
   int64_t cache_bytes = 0;             ///< last-level cache
   int compute_capability = 0;          ///< 90 for sm_90; 0 on the host
@@ -165,6 +165,9 @@ struct KernelInfo {
   Support (*supports)(const CallView&, const DeviceProperties&) = nullptr;
   ConfigBlock (*heuristic)(const CallView&, const DeviceProperties&) = nullptr;
   std::vector<ConfigBlock> (*candidates)(const CallView&, const DeviceProperties&) = nullptr;
+  /// Whether this machine can run a config of legal values; null where it can run all. A reason is a fact about the
+  /// machine.
+  Support (*runs_here)(const ConfigBlock&, const DeviceProperties&) = nullptr;
   size_t (*workspace_bytes)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   void (*run)(const CallView&, const ConfigBlock&, const RunContext&) = nullptr;
   /// Loads what `run` launches; null without such code. Shared by all calls of a problem, so it may depend on what the
@@ -220,8 +223,8 @@ template <class K>
 using ConfigOf = typename operation_detail::ConfigOf<K>::Type;
 
 /// A kernel is a struct of static functions:
-///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [workspace_bytes],
-///   [prepare], run.
+///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [runs_here],
+///   [workspace_bytes], [prepare], run.
 template <class Op, class K>
 KernelInfo make_kernel() {
   using Config = ConfigOf<K>;
@@ -255,6 +258,10 @@ KernelInfo make_kernel() {
       for (const Config& config : K::candidates(typed<Op>(view), device)) all.push_back(ConfigBlock::of(config));
     return all;
   };
+  if constexpr (requires { &K::runs_here; })
+    info.runs_here = [](const ConfigBlock& config, const DeviceProperties& device) {
+      return K::runs_here(config.as<Config>(), device);
+    };
   info.workspace_bytes = []([[maybe_unused]] const CallView& view, [[maybe_unused]] const ConfigBlock& config,
                             [[maybe_unused]] const DeviceProperties& device) -> size_t {
     if constexpr (requires { K::workspace_bytes(typed<Op>(view), config.as<Config>(), device); })

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ejkernel/core/tensor.h"
+#include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/peak.h"
 #include "ejkernel/platform/cuda/program.h"
@@ -117,8 +118,10 @@ Peaks measure_peaks(Device device, double seconds) {
   if (device.kind != DeviceKind::cpu) return measure_gpu(properties, seconds);
   Peaks peaks{.num_threads = cpu::num_threads()};
   peaks.flops_per_second = arithmetic_rate(peaks.num_threads, seconds / 3, cpu::multiply_add);
-  if (cpu::bf16_multiply_add(1) > 0)
-    peaks.bf16_flops_per_second = arithmetic_rate(peaks.num_threads, seconds / 3, cpu::bf16_multiply_add);
+  for (const auto bf16_step : {cpu::bf16_multiply_add, cpu::matrix_multiply_add})
+    if (bf16_step(1) > 0)
+      peaks.bf16_flops_per_second =
+          std::max(peaks.bf16_flops_per_second, arithmetic_rate(peaks.num_threads, seconds / 3, bf16_step));
   peaks.bytes_per_second = read_rate(properties.cache_bytes, seconds / 3);
   return peaks;
 }

@@ -8,10 +8,10 @@
 namespace ejk {
 
 /// Rates of the whole device with the threads that the library uses on it. `flops_per_second` counts float32
-/// multiply-adds as two; `bf16_flops_per_second` is of products of bfloat16 pairs summed in float32, 0 where no
-/// instruction does that or, on a GPU, where it was not measured; `bytes_per_second` is reading memory beyond every
-/// cache, on a GPU copying it, with what is read and what is written. A GPU's matrix units take float16 at bfloat16's
-/// rate.
+/// multiply-adds as two; `bf16_flops_per_second` is of products of bfloat16 pairs summed in float32, by whatever is
+/// fastest at it (vectors or a matrix unit), 0 where no instruction does that or, on a GPU, where it was not measured;
+/// `bytes_per_second` is reading memory beyond every cache, on a GPU copying it, with what is read and what is written.
+/// A GPU's matrix units take float16 at bfloat16's rate.
 struct Peaks {
   double flops_per_second = 0;
   double bf16_flops_per_second = 0;

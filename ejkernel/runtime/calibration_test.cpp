@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/peak.h"
 
@@ -16,7 +17,7 @@ TEST(Calibration, peaks_are_rates_that_a_processor_can_have) {
   EXPECT_EQ(peaks.num_threads, cpu::num_threads());
   EXPECT_GT(peaks.flops_per_second, 1e7);  // sanitizers and emulation take their share
   EXPECT_LT(peaks.flops_per_second, 1e15);
-  if (cpu::bf16_multiply_add(1) > 0) {
+  if (cpu::bf16_multiply_add(1) > 0 || cpu::matrix_multiply_add(1) > 0) {
     EXPECT_GT(peaks.bf16_flops_per_second, 1e7);
     EXPECT_LT(peaks.bf16_flops_per_second, 1e15);
   } else {
@@ -45,6 +46,7 @@ TEST(Calibration, operations_are_counted_by_rounds) {
   EXPECT_GT(once, 0);
   EXPECT_EQ(cpu::multiply_add(3), 3 * once);
   EXPECT_EQ(cpu::bf16_multiply_add(3), 3 * cpu::bf16_multiply_add(1));
+  EXPECT_EQ(cpu::matrix_multiply_add(3), 3 * cpu::matrix_multiply_add(1));
 }
 
 TEST(Calibration, every_word_is_read) {

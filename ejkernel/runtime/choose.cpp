@@ -114,15 +114,16 @@ class Chooser {
     const std::string choice_key = key_ + fmt::format("|{}|{:d}", request_.device.ordinal, policy.autotune);
     const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
     const uint64_t now = generation();
+    const auto is_current = [&](const CachedChoice& there) {
+      return there.generation == now && fault_of(*kernel, there.choice->config).empty();
+    };
     if (cacheable)
-      if (const auto hit = choices().find(hash_, choice_key); hit && hit->generation == now)
-        if (legal(*kernel, hit->choice->config)) return hit->choice;
+      if (const auto hit = choices().find(hash_, choice_key); hit && is_current(*hit)) return hit->choice;
 
     Choice made = choose_config(kernel, policy);
     if (!prepare(made, support)) return nullptr;
     auto choice = std::make_shared<const Choice>(std::move(made));
     if (!cacheable || is_for_now_) return choice;
-    const auto is_current = [&](const CachedChoice& there) { return there.generation == now; };
     return choices().put_unless(hash_, choice_key, {std::move(choice), now}, is_current).choice;
   }
 
@@ -177,7 +178,20 @@ class Chooser {
                     declaration_.name));
   }
 
-  bool legal(const KernelInfo& kernel, const ConfigBlock& config) const { return is_legal(kernel, config); }
+  /// Why a config cannot be run on this machine; empty when it can.
+  std::string fault_of(const KernelInfo& kernel, const ConfigBlock& config) const {
+    if (!is_legal(kernel, config)) return "a field holds none of its legal values";
+    return kernel.runs_here == nullptr ? "" : kernel.runs_here(config, device_).reason;
+  }
+  /// The heuristic's config with these values. InvalidArgument for what no machine can run, Unsupported for what this
+  /// one cannot.
+  ConfigBlock config_with(const KernelInfo& kernel, const ConfigValues& values) const {
+    const ConfigBlock config = config_from_values(declaration_.name, kernel, heuristic(kernel), values);
+    if (const std::string fault = fault_of(kernel, config); !fault.empty())
+      throw Unsupported(fmt::format("{}: kernel {} cannot run the config {}: {}", declaration_.name, kernel.name,
+                                    to_string(kernel, config), fault));
+    return config;
+  }
 
   void note(Tier tier, std::string answer) {
     if (trail_ != nullptr) trail_->tiers.push_back({tier, std::move(answer)});
@@ -190,9 +204,7 @@ class Chooser {
 
   /// Read top to bottom: the first tier that answers wins, and is reported.
   Choice choose_config(const std::shared_ptr<const KernelInfo>& kernel, const Policy& policy) {
-    if (options_.config)
-      return made(kernel, config_from_values(declaration_.name, *kernel, heuristic(*kernel), *options_.config),
-                  Tier::override_);
+    if (options_.config) return made(kernel, config_with(*kernel, *options_.config), Tier::override_);
     note(Tier::override_, "miss: the call names no config");
 
     for (auto overlay = overlays.rbegin(); overlay != overlays.rend(); ++overlay)
@@ -222,9 +234,10 @@ class Chooser {
   std::optional<Measured> measured_config(const KernelInfo& kernel, const Policy& policy) {
     if (const auto known = memory_tier().find(hash_, key_)) {
       if (!*known) return nothing_faster(Tier::memory);
-      if (legal(kernel, **known)) return Measured{**known, Tier::memory};
-      pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}", declaration_.name,
-                                          kernel.name, to_string(kernel, **known)));
+      const std::string fault = fault_of(kernel, **known);
+      if (fault.empty()) return Measured{**known, Tier::memory};
+      pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}: {}", declaration_.name,
+                                          kernel.name, to_string(kernel, **known), fault));
     } else {
       note(Tier::memory, "miss");
     }
@@ -304,8 +317,8 @@ class Chooser {
   /// The heuristic's config with values over it.
   std::optional<ConfigBlock> from_values(Tier tier, const KernelInfo& kernel, const ConfigValues& values) {
     try {
-      return config_from_values(declaration_.name, kernel, heuristic(kernel), values);
-    } catch (const InvalidArgument& error) {
+      return config_with(kernel, values);
+    } catch (const Error& error) {
       pass_over(tier, error.what());
       return std::nullopt;
     }

@@ -176,6 +176,26 @@ TEST_F(Choose, setting_an_illegal_config_by_hand_is_refused) {
   EXPECT_THROW(set_memory_config(toy_plan(), {{"block", 5}}), InvalidArgument);
 }
 
+// ---- what the machine cannot run ----
+
+TEST_F(Choose, an_override_that_this_machine_cannot_run_is_refused_with_the_reason) {
+  EXPECT_THAT(
+      [] {
+        chosen(with_config({{"unroll", 4}}));
+      },
+      ThrowsMessage<Unsupported>("toy: kernel fast cannot run the config block=16 unroll=4: unroll=4 needs a unit that "
+                                 "no machine has"));
+}
+
+TEST_F(Choose, another_machines_config_is_a_miss_counted_and_logged) {
+  const int64_t before = num_illegal_configs();
+  set_memory_config(toy_plan(), {{"unroll", 4}});
+  const Overlay overlay("toy", "fast", {{"unroll", 4}});
+  EXPECT_EQ(chosen(), "heuristics block=16 unroll=1");
+  EXPECT_EQ(num_illegal_configs(), before + 2);
+  EXPECT_THAT(logged, ::testing::Each(HasSubstr("block=16 unroll=4: unroll=4 needs a unit that no machine has")));
+}
+
 // ---- tiers 6 and 7 ----
 
 TEST_F(Choose, heuristics_always_answer_and_are_never_stored) {

@@ -125,7 +125,7 @@ struct ToyFast {
     int unroll = 1;
     static constexpr auto fields() {
       return std::array{config_field<&Config::block, 16, 32, 64>("block", "rows at a time"),
-                        config_field<&Config::unroll, 1, 2>("unroll", "columns at a time")};
+                        config_field<&Config::unroll, 1, 2, 4>("unroll", "columns at a time")};
     }
   };
   static inline std::atomic<int> last_block = 0;
@@ -138,6 +138,9 @@ struct ToyFast {
   }
   static std::vector<Config> candidates(const Call<Toy>&, const DeviceProperties&) {
     return {{.block = 16}, {.block = 32}, {.block = 64}};
+  }
+  static Support runs_here(const Config& config, const DeviceProperties&) {
+    return config.unroll == 4 ? Support::no("unroll=4 needs a unit that no machine has") : Support::yes();
   }
   static size_t workspace_bytes(const Call<Toy>&, const Config& config, const DeviceProperties&) {
     return static_cast<size_t>(config.block);

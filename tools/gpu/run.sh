@@ -15,6 +15,8 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
               cuda_attention.py's, which alone runs then)
   table       the rows of the reliability table that need a GPU (ARGS: those rows only)
   sanitizer   the rows that compute-sanitizer produces
+  cpu         the machine's own processor: its matrix unit (AMX) where it has one, flash_attention's CPU kernels checked on
+              bf16, and timed in each arithmetic (ARGS: more of ejk bench's)
   sweep       every config of the forward kernel in every cell, for its heuristic (ARGS: cuda_attention.py's)
 
 Without parts: doctor tests check bench peers table sanitizer. Every part writes DIR/PART.log and the records it makes to DIR; one that fails
@@ -31,7 +33,7 @@ while (( $# )); do
     --out) out=${2:-}; shift 2 || break ;;
     --) shift; arguments=("$@"); break ;;
     -h | --help) usage; exit 0 ;;
-    doctor | tests | check | bench | peers | table | sanitizer | sweep) parts+=("$1"); shift ;;
+    doctor | tests | check | bench | peers | table | sanitizer | sweep | cpu) parts+=("$1"); shift ;;
     *) printf "run.sh: '%s' is no part and no option\n" "$1" >&2; usage >&2; exit 2 ;;
   esac
 done
@@ -98,6 +100,28 @@ part_table() {
 part_sanitizer() {
   command -v compute-sanitizer >/dev/null || { printf 'compute-sanitizer is not installed (it comes with the CUDA toolkit)\n'; return 1; }
   table_rows T-11 T-12 T-13
+}
+
+# Each line is of the same problem; percentages are of the fastest peak for bf16 that the processor has.
+part_cpu() {
+  local operation config record failed=0 problem=(--dtype bf16 --q_len 2048 --num_q_heads 16 --head_dim 128)
+  local configs=('bf16_dot=0' 'bf16_dot=1' 'bf16_dot=2' 'bf16_dot=2 block_q=256')
+  if ! grep -qw amx_bf16 /proc/cpuinfo; then
+    printf 'this processor has no AMX: its tests are skipped, and bf16_dot=2 is not timed\n'
+    configs=("${configs[@]:0:2}")
+  fi
+  "$here/bin/ejkernel_device_tests" --gtest_filter='Amx.*' || failed=1
+  for operation in flash_attention flash_attention_backward; do
+    "$ejk" check "$operation" --kernel cpu --dtype bf16 --seconds 30 || failed=1
+    for config in "${configs[@]}"; do
+      record=$out/cpu_${operation}_${config//[= ]/_}.json
+      "$ejk" bench "$operation" "${problem[@]}" --platform cpu --config ${config// / --config } --json "$@" >"$record" ||
+        failed=1
+      printf '%s:\n' "${record##*/}"
+      grep -E '"(peak_flops|peak_bf16_flops|config|seconds|percent_of_peak)"' "$record"
+    done
+  done
+  return $failed
 }
 
 if ! "$here/bin/ejkernel_device_tests" --gtest_filter=-'*' >/dev/null; then exit 2; fi  # it says what is missing

@@ -163,6 +163,7 @@ struct AttentionCpu {
   static Support supports(const Call<Op>& call, const DeviceProperties&) {
     return supports_cpu(flash_inputs(call.inputs));
   }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
   static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
     return cpu_heuristic<Config>(make_problem(call.inputs, call.params), device);
   }

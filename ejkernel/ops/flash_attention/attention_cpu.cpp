@@ -20,9 +20,16 @@ Support supports_cpu(const FlashAttention::Inputs& in) {
   }
 }
 
+Support runs_here(const CpuConfig& config) {
+  if (config.bf16_dot != 2 || cpu::matrix_unit() != nullptr) return Support::yes();
+  return Support::no(cpu::has_amx() ? "bf16_dot=2 needs AMX, which Linux does not let this process use"
+                                    : "bf16_dot=2 needs AMX, which this processor has not");
+}
+
 template <>
 CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties&) {
   CpuConfig config;
+  // Not the matrix unit, which no machine has measured yet: the tuner tries it, and checks it first.
   config.bf16_dot = p.query.dtype == DType::bf16 && cpu::has_bf16_dot() ? 1 : 0;
   // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows.
   const int64_t rows = p.q_rows * p.group(), dims = std::max(p.head_dim, p.value_dim);
@@ -47,8 +54,8 @@ CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device
 template <>
 std::vector<CpuConfig> cpu_candidates(const Problem& p) {
   std::vector<CpuConfig> all;
-  const int dots = p.query.dtype == DType::bf16 ? 2 : 1;
-  for (const int block_q : {16, 32, 64, 128})
+  const int dots = p.query.dtype != DType::bf16 ? 1 : cpu::matrix_unit() == nullptr ? 2 : 3;
+  for (const int block_q : {16, 32, 64, 128, 256})
     for (const int block_k : {32, 64, 128, 256})
       for (int dot = 0; dot < dots; ++dot) all.push_back({.block_q = block_q, .block_k = block_k, .bf16_dot = dot});
   return all;

@@ -8,6 +8,7 @@
 
 #include "ejkernel/core/operation.h"
 #include "ejkernel/ops/flash_attention/attention_problem.h"
+#include "ejkernel/platform/cpu/amx.h"
 
 namespace ejk::attention {
 
@@ -19,12 +20,13 @@ struct CpuConfig {
   int bf16_dot = 0;
 
   static constexpr auto fields() {
-    return std::array{config_field<&CpuConfig::block_q, 16, 32, 64, 128>("block_q", "query rows of a tile"),
+    return std::array{config_field<&CpuConfig::block_q, 16, 32, 64, 128, 256>("block_q", "query rows of a tile"),
                       config_field<&CpuConfig::block_k, 32, 64, 128, 256>("block_k", "keys of a tile"),
-                      config_field<&CpuConfig::bf16_dot, 0, 1>(
+                      config_field<&CpuConfig::bf16_dot, 0, 1, 2>(
                           "bf16_dot",
                           "1: bf16 tensors are multiplied as they are, and what multiplies them is rounded "
-                          "to bf16; 0: they are widened to float32")};
+                          "to bf16; 2: likewise, on the processor's matrix unit (AMX); 0: they are widened to "
+                          "float32")};
   }
 };
 
@@ -43,7 +45,12 @@ inline constexpr int kMaxBlockK = 256;
 
 /// True when products are of pairs of bf16.
 inline bool uses_pairs(const Problem& p, const CpuConfig& config) {
-  return config.bf16_dot == 1 && p.query.dtype == DType::bf16;
+  return config.bf16_dot != 0 && p.query.dtype == DType::bf16;
+}
+
+/// What multiplies pairs with this config: null for vectors.
+inline const cpu::MatrixUnit* unit_of(const CpuConfig& config) {
+  return config.bf16_dot == 2 ? cpu::matrix_unit() : nullptr;
 }
 
 /// The config with everything widened to float32.
@@ -59,6 +66,8 @@ Config widened(Config config) {
 bool is_tiny(const Tensor& t);
 
 Support supports_cpu(const FlashAttention::Inputs& in);
+/// Whether this machine can run the config.
+Support runs_here(const CpuConfig& config);
 /// For CpuConfig and CpuBackwardConfig.
 template <class Config>
 Config cpu_heuristic(const Problem& p, const DeviceProperties& device);

@@ -118,9 +118,9 @@ class GradientTile {
                           .b_stride = panel_rows(),
                           .c = s_.d_scores,
                           .c_stride = panel_rows()};
-    if (!call_.given.d_weights.present()) return gemm<Left::kRows, false>(product);
+    if (!call_.given.d_weights.present()) return gemm<Left::kRows, false>(s_.unit, product);
     load_d_weights(call_.given.d_weights, t_, block, s_.d_scores, panel_rows());
-    gemm<Left::kRows, true>(product);
+    gemm<Left::kRows, true>(s_.unit, product);
   }
 
   /// P = e^(logit - lse), dS = P * (dP * factor - delta) * slope; both 0 where the logit is -inf.

@@ -22,6 +22,7 @@ struct KeyScratch : GradientScratch<E> {
   E* weights;           ///< P as rows [block_k][units(block_q)]
   E* d_logits;          ///< dS as rows [block_k][units(block_q)]
   E* d_logit_pairs;     ///< dS as row pairs [units(block_k)][block_q]
+  E* d_logit_columns;   ///< those turned, for the matrix unit: [block_q][units(block_k)]
   uint8_t* sees_block;  ///< [block_q]: row sees a key of the block
 
   static KeyScratch carve(const Problem& p, const CpuConfig& config, cpu::Carver& carver) {
@@ -30,6 +31,7 @@ struct KeyScratch : GradientScratch<E> {
     const int64_t block_q = config.block_q, block_k = config.block_k;
     const int64_t head_dim = padded(p.head_dim), value_dim = padded(p.value_dim);
     s.tile_stride = units<E>(block_q);
+    if (std::is_same_v<E, Pair>) s.unit = unit_of(config);
     s.keys = carver.take<E>(block_k * padded(units<E>(p.head_dim)));
     s.values = carver.take<E>(block_k * padded(units<E>(p.value_dim)));
     s.key_pairs = carver.take<E>(units<E>(block_k) * head_dim);
@@ -43,6 +45,7 @@ struct KeyScratch : GradientScratch<E> {
     s.weights = carver.take<E>(block_k * s.tile_stride);
     s.d_logits = carver.take<E>(block_k * s.tile_stride);
     s.d_logit_pairs = std::is_same_v<E, float> ? s.d_logits : carver.take<E>(units<E>(block_k) * block_q);
+    s.d_logit_columns = s.unit == nullptr ? nullptr : carver.take<E>(block_q * units<E>(block_k));
     s.sees_block = carver.take<uint8_t>(block_q);
     return s;
   }
@@ -184,29 +187,33 @@ class KeyTask {
                               : kZeros;
     };
     load_row_pairs(x.data, x.dtype, rows, dims, offset_of, pairs, padded(dims));
-    gemm<Left::kRows, true>(Gemm<E>{.m = count_,
-                                    .n = dims,
-                                    .k = units<E>(rows),
-                                    .a = tile,
-                                    .a_stride = s_.tile_stride,
-                                    .b = pairs,
-                                    .b_stride = padded(dims),
-                                    .c = sums,
-                                    .c_stride = padded(dims)});
+    gemm<Left::kRows, true>(s_.unit, Gemm<E>{.m = count_,
+                                             .n = dims,
+                                             .k = units<E>(rows),
+                                             .a = tile,
+                                             .a_stride = s_.tile_stride,
+                                             .b = pairs,
+                                             .b_stride = padded(dims),
+                                             .c = sums,
+                                             .c_stride = padded(dims)});
   }
 
   /// dQ[row][dim] += dS[key][row] * K[key][dim]
   void add_to_d_query(int64_t row, int64_t rows) {
-    const int64_t stride = padded(p_.head_dim);
-    gemm<Left::kTransposed, true>(Gemm<E>{.m = rows,
-                                          .n = p_.head_dim,
-                                          .k = units<E>(count_),
-                                          .a = s_.d_logit_pairs,
-                                          .a_stride = call_.config.block_q,
-                                          .b = s_.key_pairs,
-                                          .b_stride = stride,
-                                          .c = call_.d_query + (first_row_ + row) * stride,
-                                          .c_stride = stride});
+    const int64_t stride = padded(p_.head_dim), block_q = call_.config.block_q;
+    Gemm<E> product{.m = rows,
+                    .n = p_.head_dim,
+                    .k = units<E>(count_),
+                    .a = s_.d_logit_pairs,
+                    .a_stride = block_q,
+                    .b = s_.key_pairs,
+                    .b_stride = stride,
+                    .c = call_.d_query + (first_row_ + row) * stride,
+                    .c_stride = stride};
+    if (s_.unit == nullptr) return gemm<Left::kTransposed, true>(product);
+    product.a = s_.d_logit_columns, product.a_stride = units<E>(call_.config.block_k);
+    transpose_elements(s_.d_logit_pairs, block_q, product.k, rows, s_.d_logit_columns, product.a_stride);
+    gemm<Left::kRows, true>(s_.unit, product);
   }
 
   void store(const Tensor& to, const float* sums, double factor) {

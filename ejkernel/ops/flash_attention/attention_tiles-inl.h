@@ -15,6 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::attention::HWY_NAMESPACE {
 
 using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
+using cpu::Gemm;
 using cpu::padded;
 using cpu::Pair;
 using cpu::units;
@@ -119,8 +120,9 @@ inline void set_visible_part(const Panel& t, int64_t first, int64_t count, KeyBl
 
 /// Scratch of one panel and block of keys. Tiles have rows of panel_rows() floats.
 struct TileScratch {
-  float* terms;   ///< [block_k]: bias or -inf before the logits, factors of dropout after them
-  float* slopes;  ///< [block_k]: d logit / d (what was capped); null: not asked for
+  float* terms;                           ///< [block_k]: bias or -inf before the logits, factors of dropout after them
+  float* slopes;                          ///< [block_k]: d logit / d (what was capped); null: not asked for
+  const cpu::MatrixUnit* unit = nullptr;  ///< what multiplies pairs; null: vectors
 
   void carve(cpu::Carver& carver, const CpuConfig& config, bool wants_slopes) {
     terms = carver.take<float>(config.block_k * panel_rows());
@@ -336,15 +338,15 @@ inline bool compute_scores(const Problem& p, const Panel& t, KeyBlock& block, co
   find_visible(p, t, block, scratch.terms);
   if (!block.any_live()) return false;
   const int64_t columns = units<E>(p.head_dim);
-  gemm<Left::kRows, false>(Gemm<E>{.m = block.count,
-                                   .n = t.width(),
-                                   .k = columns,
-                                   .a = keys,
-                                   .a_stride = padded(columns),
-                                   .b = queries,
-                                   .b_stride = panel_rows(),
-                                   .c = scores,
-                                   .c_stride = panel_rows()});
+  gemm<Left::kRows, false>(scratch.unit, Gemm<E>{.m = block.count,
+                                                 .n = t.width(),
+                                                 .k = columns,
+                                                 .a = keys,
+                                                 .a_stride = padded(columns),
+                                                 .b = queries,
+                                                 .b_stride = panel_rows(),
+                                                 .c = scores,
+                                                 .c_stride = panel_rows()});
   if (!is_plain(p))
     finish_logits(p, t, block, scratch, scores);
   else if (!block.all_full())

@@ -125,6 +125,7 @@ void run_key_task(const BackwardCall& call, int64_t sequence, int64_t kv_head, i
   cpu::Carver carver(memory);
   const KeyScratch<E> scratch = KeyScratch<E>::carve(call.problem, call.config, carver);
   const Sequence s = call.problem.sequence(sequence, nullptr);
+  const cpu::MatrixUnitScope uses_unit(scratch.unit);
   KeyTask<E>(call, s, kv_head, part, scratch).run(part);
 }
 
@@ -474,6 +475,7 @@ struct FlashAttentionBackwardCpu {
   using Call = ejk::Call<FlashAttentionBackward>;
 
   static Support supports(const Call& call, const DeviceProperties&) { return attention::supports_cpu(call.inputs); }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
   static Config heuristic(const Call& call, const DeviceProperties& device) {
     return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
   }

@@ -39,6 +39,7 @@ struct ForwardScratch : TileScratch {
   KeyBlock* blocks;  ///< the part of the current block of keys that each panel sees
   E* keys;           ///< rows [block_k][units(head_dim)], and rows of queries on their way in
   E* values;         ///< row pairs [units(block_k)][value_dim]
+  E* value_columns;  ///< those turned, for the matrix unit: [value_dim][units(block_k)]
   uint8_t* live;     ///< [block_k]: key is seen by some panel
   E* queries;        ///< of each panel: [units(head_dim)][lane]
   float* scores;     ///< of each panel: [block_k][lane], and in their place weights, row pairs [units(block_k)][lane]
@@ -52,12 +53,14 @@ struct ForwardScratch : TileScratch {
   static ForwardScratch carve(const Problem& p, const CpuConfig& config, cpu::Carver& carver) {
     ForwardScratch s;
     s.TileScratch::carve(carver, config, false);
+    if (std::is_same_v<E, Pair>) s.unit = unit_of(config);
     const int64_t lanes = panel_rows(), block_k = config.block_k, columns = units<E>(p.head_dim);
     const int64_t n = s.num_panels = cpu::ceil_div(config.block_q, lanes);
     s.panels = carver.take<Panel>(n);
     s.blocks = carver.take<KeyBlock>(n);
     s.keys = carver.take<E>(std::max(block_k, lanes) * padded(columns));
     s.values = carver.take<E>(units<E>(block_k) * padded(p.value_dim));
+    s.value_columns = s.unit == nullptr ? nullptr : carver.take<E>(p.value_dim * units<E>(block_k));
     s.live = carver.take<uint8_t>(block_k);
     s.queries = carver.take<E>(n * columns * lanes);
     s.scores = carver.take<float>(n * block_k * lanes);
@@ -124,6 +127,9 @@ class ForwardTile {
     }
     if (!wants_out_) return;
     load_key_pairs(p_.value, p_.v, panels_[0], first, count, s_.live, s_.values);
+    if (s_.unit != nullptr)
+      transpose_elements(s_.values, padded(p_.value_dim), units<E>(count), p_.value_dim, s_.value_columns,
+                         units<E>(config_.block_k));
     for (size_t n = 0; n < panels_.size(); ++n)
       if (s_.blocks[n].count > 0) accumulate(n, first);
   }
@@ -198,15 +204,19 @@ class ForwardTile {
   /// results[d][lane] += sum over keys of values[key][d] * weights[key][lane]
   void accumulate(size_t n, int64_t first) {
     const KeyBlock& block = s_.blocks[n];
-    gemm<Left::kTransposed, true>(Gemm<E>{.m = p_.value_dim,
-                                          .n = panels_[n].width(),
-                                          .k = units<E>(block.count),
-                                          .a = s_.values + units<E>(block.first - first) * padded(p_.value_dim),
-                                          .a_stride = padded(p_.value_dim),
-                                          .b = reinterpret_cast<const E*>(scores(n)),
-                                          .b_stride = lanes_,
-                                          .c = results(n),
-                                          .c_stride = lanes_});
+    const int64_t at = units<E>(block.first - first);
+    Gemm<E> product{.m = p_.value_dim,
+                    .n = panels_[n].width(),
+                    .k = units<E>(block.count),
+                    .a = s_.values + at * padded(p_.value_dim),
+                    .a_stride = padded(p_.value_dim),
+                    .b = reinterpret_cast<const E*>(scores(n)),
+                    .b_stride = lanes_,
+                    .c = results(n),
+                    .c_stride = lanes_};
+    if (s_.unit == nullptr) return gemm<Left::kTransposed, true>(product);
+    product.a = s_.value_columns + at, product.a_stride = units<E>(config_.block_k);
+    gemm<Left::kRows, true>(s_.unit, product);
   }
 
   void store(size_t n, const Tensor& out, const Tensor& lse) {
@@ -255,7 +265,9 @@ void run_forward_tile(const Problem& p, const CpuConfig& config, const BlockMap:
   const int64_t first = (place.num_blocks - 1 - place.block) * config.block_q;
   const int64_t count = std::min<int64_t>(config.block_q, s.q_len * p.group() - first);
   cpu::Carver carver(memory);
-  ForwardTile<E>(p, config, ForwardScratch<E>::carve(p, config, carver)).run(s, place.kv_head, first, count, out, lse);
+  const ForwardScratch<E> scratch = ForwardScratch<E>::carve(p, config, carver);
+  const cpu::MatrixUnitScope uses_unit(scratch.unit);
+  ForwardTile<E>(p, config, scratch).run(s, place.kv_head, first, count, out, lse);
 }
 
 void forward_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
@@ -342,6 +354,7 @@ struct FlashAttentionCpu {
   static Support supports(const Call<FlashAttention>& call, const DeviceProperties&) {
     return attention::supports_cpu(call.inputs);
   }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
   static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties& device) {
     return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
   }

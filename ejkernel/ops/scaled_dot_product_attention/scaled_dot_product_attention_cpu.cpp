@@ -16,6 +16,7 @@ struct SdpaCpu {
   static Support supports(const Call<Op>& call, const DeviceProperties&) {
     return attention::supports_cpu(attention::flash_inputs(call.inputs));
   }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
   static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
     return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
   }

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/simd_target.h"
 
 namespace ejk::cpu {
@@ -126,6 +127,7 @@ const CpuInfo& cpu_info() {
   static const CpuInfo info = [] {
     CpuInfo cpu{.product = product(), .isa = machine() + " ", .cache_bytes = last_level_cache_bytes()};
     for (const char c : simd_target()) cpu.isa += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (has_amx()) cpu.isa += " amx";
     return cpu;
   }();
   return info;

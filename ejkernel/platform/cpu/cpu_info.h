@@ -8,7 +8,8 @@ namespace ejk::cpu {
 
 struct CpuInfo {
   std::string product;  ///< "AMD EPYC 9575F"
-  std::string isa;      ///< "x86_64 avx3_zen4": the machine, and Highway's name of what its kernels are compiled for
+  /// "x86_64 avx3_zen4", the machine and Highway's name of what its kernels are compiled for; then "amx", with AMX
+  std::string isa;
   int64_t cache_bytes = 0;  ///< of the last-level cache; 0 when the system does not say
 };
 /// Read once.

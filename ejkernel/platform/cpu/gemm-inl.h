@@ -1,24 +1,16 @@
-// Small matrix products of tiles that lie in cache: the arithmetic of attention kernels. Factors hold floats, or pairs
-// of bf16 numbers that follow each other along the summed dimension (layout.h, Pair); sums are float32. Included once
-// per instruction set, after simd-inl.h.
+// Small matrix products of tiles that lie in cache (gemm.h): the arithmetic of attention kernels. By vectors, or, where
+// a kernel hands one on, by the processor's matrix unit. Included once per instruction set, after simd-inl.h.
+
+#include <type_traits>
+
+#include "ejkernel/platform/cpu/amx.h"
+#include "ejkernel/platform/cpu/gemm.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::cpu::HWY_NAMESPACE {
 
 /// Where element (m, k) of the left factor is: a[m * stride + k], or a[k * stride + m] for a transposed one.
 enum class Left { kRows, kTransposed };
-
-template <class E>
-struct Gemm {
-  int64_t m, n;  ///< c is m x n; n is rounded up to whole vectors, so rows of b and c are padded
-  int64_t k;     ///< in elements E: numbers, or pairs of them
-  const E* a;
-  int64_t a_stride;
-  const E* b;  ///< [k][n]
-  int64_t b_stride;
-  float* c;  ///< [m][n]
-  int64_t c_stride;
-};
 
 namespace gemm_detail {
 
@@ -123,6 +115,14 @@ HWY_NOINLINE void gemm(const Gemm<E>& g) {
   int64_t n = 0;
   for (; n + lanes() < g.n; n += 2 * lanes()) gemm_detail::column<kLeft, 2, kAdd>(g, n);
   if (n < g.n) gemm_detail::column<kLeft, 1, kAdd>(g, n);
+}
+
+/// The same, on the matrix unit where there is one to use: it takes pairs, and rows as the left factor.
+template <Left kLeft, bool kAdd, class E>
+HWY_INLINE void gemm(const MatrixUnit* unit, const Gemm<E>& g) {
+  if constexpr (std::is_same_v<E, Pair> && kLeft == Left::kRows)
+    if (unit != nullptr) return unit->multiply(g, kAdd);
+  gemm<kLeft, kAdd>(g);
 }
 
 }  // namespace ejk::cpu::HWY_NAMESPACE

@@ -1,0 +1,130 @@
+#include "ejkernel/platform/cpu/amx.h"
+
+#include <optional>
+
+#include "ejkernel/platform/cpu/tile_product.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace ejk::cpu {
+namespace {
+
+#if defined(__x86_64__)
+
+// Instructions by our own hand: GCC 12's intrinsics take the number of a tile as text, which a template has not, and do
+// not tell the compiler that a load of a tile reads memory, so that it may come before the stores it needs.
+struct AmxTiles {
+  template <int kTile>
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+  }
+  template <int kTile>
+  static void load(const void* rows, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(stride), "i"(kTile) : "memory");
+  }
+  template <int kTile>
+  static void store(void* rows, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(rows), "r"(stride), "i"(kTile) : "memory");
+  }
+  template <int kSums, int kLeft, int kRight>
+  static void dot() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kLeft), "i"(kRight));
+  }
+};
+
+/// What ldtilecfg reads.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileShapes) == 64);
+constexpr TileShapes kFullTiles;
+
+void configure() { asm volatile("ldtilecfg %0" ::"m"(kFullTiles)); }
+void release() { asm volatile("tilerelease"); }
+void multiply(const Gemm<Pair>& g, bool add) { TileProduct<AmxTiles>(g, add).run(); }
+
+/// The parts of the processor's state that the system saves.
+uint64_t saved_state() {
+  uint32_t low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t{high} << 32 | low;
+}
+
+/// Linux gives the 8 KiB of tile state to processes that ask. It declines where an alternate signal stack of a thread
+/// is too small for them, and where a sandbox does not know the call.
+bool ask_for_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+#endif
+
+const MatrixUnit* own_unit() {
+#if defined(__x86_64__)
+  static constexpr MatrixUnit kAmx = {.configure = configure, .release = release, .multiply = multiply};
+  static const bool may_use = has_amx() && ask_for_tiles();
+  return may_use ? &kAmx : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
+std::optional<const MatrixUnit*> of_a_test;
+
+}  // namespace
+
+bool has_amx() {
+#if defined(__x86_64__)
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  constexpr uint32_t kSystemSavesState = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kSystemSavesState) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+  constexpr uint64_t kTiles = uint64_t{3} << 17;  // their shapes, and their contents
+  return (saved_state() & kTiles) == kTiles;
+#else
+  return false;
+#endif
+}
+
+const MatrixUnit* matrix_unit() { return of_a_test ? *of_a_test : own_unit(); }
+
+double matrix_multiply_add([[maybe_unused]] int64_t rounds) {
+#if defined(__x86_64__)
+  const MatrixUnit* unit = own_unit();
+  if (unit == nullptr) return 0;
+  // A product takes three times as long as the unit needs to begin the next: four chains in flight keep it busy.
+  constexpr int64_t kSteps = 16, kChains = 4;
+  alignas(kAlignment) uint16_t halves[2 * kTileSide];
+  std::fill_n(halves, 2 * kTileSide, uint16_t{0x3f00});
+  const MatrixUnitScope scope(unit);
+  AmxTiles::load<4>(halves, 0);
+  AmxTiles::load<5>(halves, 0);
+  AmxTiles::zero<0>();
+  AmxTiles::zero<1>();
+  AmxTiles::zero<2>();
+  AmxTiles::zero<3>();
+  for (int64_t i = 0; i < rounds * kSteps; ++i) {
+    AmxTiles::dot<0, 4, 5>();
+    AmxTiles::dot<1, 4, 5>();
+    AmxTiles::dot<2, 4, 5>();
+    AmxTiles::dot<3, 4, 5>();
+  }
+  return 2.0 * static_cast<double>(rounds * kSteps * kChains) * kTileSide * kTileSide * (2 * kTileSide);
+#else
+  return 0;
+#endif
+}
+
+ScopedMatrixUnit::ScopedMatrixUnit(const MatrixUnit* unit) { of_a_test = unit; }
+ScopedMatrixUnit::~ScopedMatrixUnit() { of_a_test.reset(); }
+
+}  // namespace ejk::cpu

@@ -1,0 +1,59 @@
+// The matrix unit of Intel's server processors (AMX): products of bf16 pairs in tiles of 16 rows of 64 bytes, sixteen
+// times the rate of float32 multiply-adds.
+//
+// A kernel asks matrix_unit(), holds a MatrixUnitScope while a task of its uses tiles, and hands the unit to
+// gemm-inl.h. Layouts are those of tiles-inl.h for pairs: the left factor is rows, the right one a panel or row pairs.
+#pragma once
+
+#include <cstdint>
+
+#include "ejkernel/platform/cpu/gemm.h"
+
+namespace ejk::cpu {
+
+struct MatrixUnit {
+  void (*configure)();  ///< prepares the calling thread; MatrixUnitScope calls these two
+  void (*release)();
+  /// c = a * b, or c += a * b. The order of each sum depends on nothing but k. Sums are rounded to nearest, ties to
+  /// even; a number below 2^-126, given or computed, counts as 0.
+  void (*multiply)(const Gemm<Pair>& g, bool add);
+};
+
+/// True when the processor has AMX for bf16 and the system saves its state. Asks for nothing.
+bool has_amx();
+
+/// This machine's, or null: without AMX, and where Linux does not let the process use it. The first call asks for that
+/// (it is for the whole process, threads and forked children included), so only what is about to multiply calls this.
+const MatrixUnit* matrix_unit();
+
+/// What matrix_unit() can do at most, as the loops of peak.h: products of tiles in registers on the calling thread.
+/// Returns the operations done, two per multiply-add; 0, and nothing done, without one.
+double matrix_multiply_add(int64_t rounds);
+
+/// While it lives, the calling thread may multiply on the unit; null is no unit and does nothing. Afterwards the thread
+/// has no tile state, which would make each of its context switches save 8 KiB more.
+class MatrixUnitScope {
+ public:
+  explicit MatrixUnitScope(const MatrixUnit* unit) : unit_(unit) {
+    if (unit_ != nullptr) unit_->configure();
+  }
+  ~MatrixUnitScope() {
+    if (unit_ != nullptr) unit_->release();
+  }
+  MatrixUnitScope(const MatrixUnitScope&) = delete;
+  MatrixUnitScope& operator=(const MatrixUnitScope&) = delete;
+
+ private:
+  const MatrixUnit* unit_;
+};
+
+/// Makes matrix_unit() this one, or null, while it lives. For tests: no kernel may run when it comes or goes.
+class ScopedMatrixUnit {
+ public:
+  explicit ScopedMatrixUnit(const MatrixUnit* unit);
+  ~ScopedMatrixUnit();
+  ScopedMatrixUnit(const ScopedMatrixUnit&) = delete;
+  ScopedMatrixUnit& operator=(const ScopedMatrixUnit&) = delete;
+};
+
+}  // namespace ejk::cpu

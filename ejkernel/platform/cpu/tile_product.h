@@ -1,0 +1,114 @@
+// A product of pairs in the tiles of a matrix unit, written over what the unit's instructions do, so that a test can
+// stand in for the processor:
+//
+//   struct Tiles {                                                 // eight tiles: 16 rows of 16 words, or of 16 floats
+//     template <int kTile> static void zero();
+//     template <int kTile> static void load(const void* rows, int64_t stride);    // rows are `stride` bytes apart
+//     template <int kTile> static void store(void* rows, int64_t stride);
+//     template <int kSums, int kLeft, int kRight> static void dot();              // kSums += kLeft * kRight, of pairs
+//   };
+//
+// Two by two tiles of sums stand in registers: four loads for four products of tiles, as many as keep the unit busy,
+// because a load takes half as long as a product. Every tile is full. What the matrices do not fill is loaded from, or
+// stored to, a copy that zeros complete: changing the shape of tiles would clear them.
+#pragma once
+
+#include <algorithm>
+
+#include "ejkernel/platform/cpu/gemm.h"
+
+namespace ejk::cpu {
+
+inline constexpr int64_t kTileSide = 16;
+
+template <class Tiles>
+class TileProduct {
+ public:
+  TileProduct(const Gemm<Pair>& g, bool add) : g_(g), add_(add) {}
+
+  void run() const {
+    // Down the columns: the right factor's stay in the first-level cache meanwhile.
+    for (int64_t n = 0; n < g_.n; n += 2 * kTileSide)
+      for (int64_t m = 0; m < g_.m; m += 2 * kTileSide) {
+        const bool two_down = m + kTileSide < g_.m, two_across = n + kTileSide < g_.n;
+        if (two_down)
+          two_across ? block<2, 2>(m, n) : block<2, 1>(m, n);
+        else
+          two_across ? block<1, 2>(m, n) : block<1, 1>(m, n);
+      }
+  }
+
+ private:
+  /// kDown x kAcross tiles of sums: 0 and 1, and below them 2 and 3. Factors go through tiles 4 to 7.
+  template <int kDown, int kAcross>
+  void block(int64_t m, int64_t n) const {
+    begin<0>(m, n);
+    if constexpr (kAcross == 2) begin<1>(m, n + kTileSide);
+    if constexpr (kDown == 2) begin<2>(m + kTileSide, n);
+    if constexpr (kDown == 2 && kAcross == 2) begin<3>(m + kTileSide, n + kTileSide);
+    for (int64_t k = 0; k < g_.k; k += kTileSide) {
+      load<4>(g_.a, g_.a_stride, m, k, g_.m, g_.k);
+      load<6>(g_.b, g_.b_stride, k, n, g_.k, g_.n);
+      Tiles::template dot<0, 4, 6>();
+      if constexpr (kAcross == 2) {
+        load<7>(g_.b, g_.b_stride, k, n + kTileSide, g_.k, g_.n);
+        Tiles::template dot<1, 4, 7>();
+      }
+      if constexpr (kDown == 2) {
+        load<5>(g_.a, g_.a_stride, m + kTileSide, k, g_.m, g_.k);
+        Tiles::template dot<2, 5, 6>();
+        if constexpr (kAcross == 2) Tiles::template dot<3, 5, 7>();
+      }
+    }
+    finish<0>(m, n);
+    if constexpr (kAcross == 2) finish<1>(m, n + kTileSide);
+    if constexpr (kDown == 2) finish<2>(m + kTileSide, n);
+    if constexpr (kDown == 2 && kAcross == 2) finish<3>(m + kTileSide, n + kTileSide);
+  }
+
+  template <int kTile>
+  void begin(int64_t m, int64_t n) const {
+    if (add_)
+      load<kTile>(g_.c, g_.c_stride, m, n, g_.m, g_.n);
+    else
+      Tiles::template zero<kTile>();
+  }
+
+  /// The tile that begins at (row, column) of a rows x columns matrix.
+  template <int kTile, class T>
+  static void load(const T* matrix, int64_t stride, int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    const T* from = matrix + row * stride + column;
+    const int64_t down = std::min(rows - row, kTileSide), across = std::min(columns - column, kTileSide);
+    if (down == kTileSide && across == kTileSide) return Tiles::template load<kTile>(from, stride * kBytes<T>);
+    load_part<kTile>(from, stride, down, across);
+  }
+  // Parts of tiles out of line: between whole ones there shall be little else for the processor to read.
+  template <int kTile, class T>
+  [[gnu::noinline]] static void load_part(const T* from, int64_t stride, int64_t down, int64_t across) {
+    alignas(kAlignment) T copy[kTileSide * kTileSide] = {};
+    for (int64_t r = 0; r < down; ++r) std::copy_n(from + r * stride, across, copy + r * kTileSide);
+    Tiles::template load<kTile>(copy, kTileSide * kBytes<T>);
+  }
+
+  template <int kTile>
+  void finish(int64_t m, int64_t n) const {
+    float* to = g_.c + m * g_.c_stride + n;
+    const int64_t down = std::min(g_.m - m, kTileSide), across = std::min(g_.n - n, kTileSide);
+    if (down == kTileSide && across == kTileSide) return Tiles::template store<kTile>(to, g_.c_stride * kBytes<float>);
+    store_part<kTile>(to, g_.c_stride, down, across);
+  }
+  template <int kTile>
+  [[gnu::noinline]] static void store_part(float* to, int64_t stride, int64_t down, int64_t across) {
+    alignas(kAlignment) float copy[kTileSide * kTileSide];
+    Tiles::template store<kTile>(copy, kTileSide * kBytes<float>);
+    for (int64_t r = 0; r < down; ++r) std::copy_n(copy + r * kTileSide, across, to + r * stride);
+  }
+
+  template <class T>
+  static constexpr int64_t kBytes = static_cast<int64_t>(sizeof(T));
+
+  const Gemm<Pair> g_;
+  const bool add_;
+};
+
+}  // namespace ejk::cpu
