@@ -52,7 +52,7 @@ std::vector<Place> open_places(const std::vector<std::string>& paths) {
 
 struct store_detail::State {
   std::mutex mutex;
-  std::set<std::string> prepared;  ///< folders that are there, for good
+  std::set<std::string> synced;  ///< folders that are there, for good
   std::atomic<int64_t> bytes_until_collection{0};
   std::once_flag opened;
   std::vector<Place> places;
@@ -60,11 +60,9 @@ struct store_detail::State {
   /// Makes the folder where it is missing. False when it cannot be made, or is not ours alone.
   bool prepare(const std::string& root, const std::string& folder) {
     const std::lock_guard lock(mutex);
-    if (prepared.count(folder) > 0 && store_folder::is_trusted(root, folder)) return true;
-    if (!store_files::make_folders(root, root) || !store_folder::is_trusted(root, root)) return false;
-    if (!store_files::make_folders(folder, root) || !store_folder::is_trusted(root, folder)) return false;
-    prepared.insert(folder);
-    return true;
+    if (synced.count(folder) > 0 && store_folder::is_trusted(root, folder)) return true;
+    return store_files::make_folders(root, root, synced) && store_folder::is_trusted(root, root) &&
+           store_files::make_folders(folder, root, synced) && store_folder::is_trusted(root, folder);
   }
 
   /// Counts a put, and collects when it is time to (see Store::collect).

@@ -38,7 +38,7 @@ class Archives : public ::testing::Test {
     return Archive::open(path, why);
   }
 
-  testing::TemporaryFolder scratch;
+  testing::TemporaryFolder scratch{testing::Medium::memory};
   const std::string path = scratch / "records.ejk";
   std::string why;
 };

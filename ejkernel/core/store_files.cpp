@@ -152,6 +152,10 @@ std::string folder_of(const std::string& path) {
 
 namespace {
 
+bool make_folder(const std::string& path) {
+  return touch({Call::Kind::make_folder, path}, [&](size_t) { return mkdir(path.c_str(), 0700); }) == 0;
+}
+
 bool sync_folder(const std::string& path) {
   const File folder(path, Access::folder);
   // Some network file systems cannot sync a folder and say EINVAL: there is no more to be done.
@@ -160,13 +164,15 @@ bool sync_folder(const std::string& path) {
 
 }  // namespace
 
-bool make_folders(const std::string& path, const std::string& root) {
+bool make_folders(const std::string& path, const std::string& root, std::set<std::string>& synced) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
-    const bool is_new =
-        touch({Call::Kind::make_folder, folder}, [&](size_t) { return mkdir(folder.c_str(), 0700); }) == 0;
+    const bool is_new = make_folder(folder);
     if (!is_new && errno != EEXIST) return false;
-    if ((is_new || folder.size() >= root.size()) && !sync_folder(folder_of(folder))) return false;
+    if (is_new || (folder.size() >= root.size() && synced.count(folder) == 0)) {
+      if (!sync_folder(folder_of(folder))) return false;
+      synced.insert(folder);
+    }
     if (end == std::string::npos) return true;
   }
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,8 +84,9 @@ bool remove(const std::string& path);
 std::string folder_of(const std::string& path);
 
 /// Makes the folder, for its owner only, and those above it, for good: what names a new folder is synced, and so is
-/// everything from `root` down, which another process may have made just now.
-bool make_folders(const std::string& path, const std::string& root);
+/// everything from `root` down, which another process may have made just now. Folders in `synced` need no more, and
+/// those that are there for good afterwards are added.
+bool make_folders(const std::string& path, const std::string& root, std::set<std::string>& synced);
 
 /// What others could have done to a file or folder, as a clause of a sentence; empty when nobody but its owner, who is
 /// this user or root, can write it.

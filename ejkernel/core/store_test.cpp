@@ -51,7 +51,7 @@ class StoreFiles : public ::testing::Test {
     return found ? found->value : "none";
   }
 
-  testing::TemporaryFolder scratch;
+  testing::TemporaryFolder scratch{testing::Medium::memory};
   const std::string folder = scratch.path();
 };
 

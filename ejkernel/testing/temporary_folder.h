@@ -1,5 +1,7 @@
-// A folder of one's own on the disk, for as long as the object lives.
+// A folder of one's own, for as long as the object lives.
 #pragma once
+
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,10 +10,15 @@
 
 namespace ejk::testing {
 
+/// memory: where the system has files in memory, so that a sync costs nothing. For what does not depend on a disk.
+enum class Medium { disk, memory };
+
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "ejkernel_XXXXXX";
+  explicit TemporaryFolder(Medium medium = Medium::disk) {
+    const std::filesystem::path in_memory = "/dev/shm";
+    const bool is_there = medium == Medium::memory && access(in_memory.c_str(), W_OK) == 0;
+    std::string pattern = (is_there ? in_memory : std::filesystem::temp_directory_path()) / "ejkernel_XXXXXX";
     if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder can be made: " + pattern);
     path_ = pattern;
   }

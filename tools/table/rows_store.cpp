@@ -100,7 +100,7 @@ RowResult killed_writers(const RowRequest& request) {
   const std::string root = scratch / "store";
   // Some die before their first put is done, some after several.
   time_of_a_first_put(root);
-  const int64_t longest = 4 * time_of_a_first_put(root).count();
+  const int64_t longest = 2 * time_of_a_first_put(root).count();
   Random random(request.seed);
   Tally tally;
   std::map<int64_t, int64_t> newest;
@@ -221,7 +221,7 @@ std::vector<RecordKey> environment_keys() {
 }  // namespace
 
 RowResult changed_environments(const RowRequest&) {
-  const TemporaryFolder scratch;
+  const TemporaryFolder scratch(Medium::memory);
   const std::vector<RecordKey> keys = environment_keys();
   Tally tally;
   int64_t stale_hits = 0, deleted = 0;

@@ -129,7 +129,7 @@ std::string deep_folders(const Store& store) {
 }  // namespace
 
 RowResult corrupt_records(const RowRequest& request) {
-  const TemporaryFolder scratch;
+  const TemporaryFolder scratch(Medium::memory);
   const Store store(scratch / "store");
   Random random(request.seed);
   Tally tally;

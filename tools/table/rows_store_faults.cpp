@@ -30,41 +30,42 @@ std::string found_in(const Store& store, const RecordKey& key) {
   return record ? record->value : "none";
 }
 
-/// What users of a store do, each on a store that holds "old" under "kept" and under "changed".
+/// What users of a store do. The store holds "old" under "kept" and under "changed".
 struct Deed {
   std::string_view name;
-  std::function<void(const std::string& root)> act;
+  std::function<void(const Store& store)> act;
+  StoreOptions options = {};
+  bool is_new_store = false;  ///< one whose folders are yet to be made
+  /// What it may take away: a collection does.
+  bool may_remove = false;
 };
 
-/// A quota that two records exceed.
-constexpr int64_t kSmallQuota = 200;
-
-std::vector<Deed> deeds() {
-  return {
-      {"a first put",
-       [](const std::string& root) { Store(root + "/new/root").put(key_of("changed"), record_of("new")); }},
-      {"a put of another key", [](const std::string& root) { Store(root).put(key_of("more"), record_of("new")); }},
-      {"a put in another group",
-       [](const std::string& root) { Store(root).put(key_of("more", "op2"), record_of("new")); }},
-      {"a put again", [](const std::string& root) { Store(root).put(key_of("changed"), record_of("new")); }},
-      {"a put above the quota",
-       [](const std::string& root) {
-         Store(root, {.quota_bytes = kSmallQuota}).put(key_of("changed"), record_of("new"));
-       }},
-      {"a find", [](const std::string& root) { Store(root).find(key_of("kept")); }},
-      {"a find in a read-only place",
-       [](const std::string& root) {
-         Store(root + "/none", {.read_only = {root, root + ".ejk"}}).find(key_of("kept"));
-       }},
-      {"an archive's making",
-       [](const std::string& root) {
-         ArchiveBuilder builder;
-         Store(root).for_each([&](const StoredRecord& stored) { builder.add(stored.key, stored.record); });
-         builder.write(root + "/out.ejk");
-       }},
-      {"a collection", [](const std::string& root) { Store(root).collect({.unused_seconds = 1000000}); }},
+std::vector<Deed> deeds(const std::string& root) {
+  const auto put = [](const std::string& name, const std::string& group) {
+    return [=](const Store& store) { store.put(key_of(name, group), record_of("new")); };
   };
+  const auto make_archive = [](const Store& store) {
+    ArchiveBuilder builder;
+    store.for_each([&](const StoredRecord& stored) { builder.add(stored.key, stored.record); });
+    builder.write(store.root() + "/out.ejk");
+  };
+  return {{"a first put", put("changed", "op"), {}, /*is_new_store=*/true},
+          {"a put of another key", put("more", "op")},
+          {"a put in another group", put("more", "op2")},
+          {"a put again", put("changed", "op")},
+          // Two records exceed this quota.
+          {"a put above the quota", put("changed", "op"), {.quota_bytes = 200}, false, /*may_remove=*/true},
+          {"a find", [](const Store& store) { store.find(key_of("kept")); }},
+          {"a find in read-only places",
+           [](const Store& store) { store.find(key_of("kept")); },
+           {.read_only = {root, root + ".ejk"}},
+           /*is_new_store=*/true},
+          {"an archive's making", make_archive},
+          {"a collection", [](const Store& store) { store.collect({.unused_seconds = 1000000}); }}};
 }
+
+/// The store of the deed.
+std::string root_of(const Deed& deed, const std::string& root) { return deed.is_new_store ? root + "/new/root" : root; }
 
 /// What every deed begins with: a store, with the temporary file of a writer that died long ago, and an archive.
 void make_template(const std::string& root) {
@@ -89,19 +90,19 @@ void set_up(const TemporaryFolder& scratch, const std::string& root) {
 }
 
 /// Empty when the store is as the deed may have left it, and goes on working.
-std::string judge(const std::string& root, const Deed& deed) {
-  const Store store(root);
+std::string judge(const Store& store, const Deed& deed) {
   const std::string changed = found_in(store, key_of("changed")), kept = found_in(store, key_of("kept"));
-  const bool may_go = deed.name == "a put above the quota";
-  if (kept != "old" && !(may_go && kept == "none")) return "another record is " + kept;
-  if (changed != "old" && changed != "new" && !(may_go && changed == "none")) return "the record is " + changed;
+  const bool may_lack = deed.may_remove || deed.is_new_store;
+  if (kept != "old" && !(may_lack && kept == "none")) return "another record is " + kept;
+  if (changed != "old" && changed != "new" && !(may_lack && changed == "none")) return "the record is " + changed;
   int64_t bad = 0;
   store.for_each([&](const StoredRecord& stored) { bad += stored.state != RecordState::good; });
   if (bad != 0) return "a damaged record is left";
   // Later writes are not poisoned.
-  if (!store.put(key_of("changed"), record_of("later")) || found_in(store, key_of("changed")) != "later")
-    return "the next put failed";
-  if (!store.put(key_of("changed", "op3"), record_of("later"))) return "the next put of a new group failed";
+  for (const char* group : {"op", "op3"})
+    if (const RecordKey key = key_of("changed", group);
+        !store.put(key, record_of("later")) || found_in(store, key) != "later")
+      return std::string("the next put fails in ") + group;
   return "";
 }
 
@@ -111,8 +112,9 @@ std::string judge(const std::string& root, const Deed& deed) {
 bool ends_at_call(int64_t k, const Deed& deed, const std::string& root) {
   const pid_t child = fork();
   if (child == 0) {
+    const Store store(root_of(deed, root), deed.options);
     die_at_store_call(k);
-    deed.act(root);
+    deed.act(store);
     _exit(0);
   }
   int status = 0;
@@ -123,12 +125,12 @@ bool ends_at_call(int64_t k, const Deed& deed, const std::string& root) {
 int64_t end_at_every_call(const TemporaryFolder& scratch, Tally& tally) {
   const std::string root = scratch / "store";
   int64_t points = 0;
-  for (const Deed& deed : deeds()) {
+  for (const Deed& deed : deeds(root)) {
     bool ended = true;
     for (int64_t k = 1; ended; ++k) {
       set_up(scratch, root);
       ended = ends_at_call(k, deed, root);
-      const std::string wrong = judge(root, deed);
+      const std::string wrong = judge(Store(root_of(deed, root), deed.options), deed);
       tally.add(wrong.empty() ? "" : fmt::format("{}, ended at call {}: {}", deed.name, k, wrong));
       ++points;
     }
@@ -163,7 +165,7 @@ int64_t lose_power_after_every_call(const TemporaryFolder& scratch, Tally& tally
 }  // namespace
 
 RowResult crash_points(const RowRequest&) {
-  const TemporaryFolder scratch;
+  const TemporaryFolder scratch(Medium::memory);
   Tally tally;
   const int64_t ends = end_at_every_call(scratch, tally), disks = lose_power_after_every_call(scratch, tally);
   RowResult result = tally.result();
@@ -187,7 +189,7 @@ std::string text_of(const Fault& fault) {
 }
 
 /// Does the deed with a fault at its k-th call; false when it made fewer calls.
-bool meets_fault(const Fault& fault, int64_t k, const Deed& deed, const std::string& root) {
+bool meets_fault(const Fault& fault, int64_t k, const Deed& deed, const Store& store) {
   int64_t calls = 0;
   store_files::watch([&](const store_files::Call&) -> store_files::Answer {
     ++calls;
@@ -195,7 +197,7 @@ bool meets_fault(const Fault& fault, int64_t k, const Deed& deed, const std::str
     if (!is_hit) return {};
     return fault.error == 0 ? store_files::Answer{.most = 1} : store_files::Answer{.error = fault.error};
   });
-  deed.act(root);  // an exception ends the trial as a failure
+  deed.act(store);  // an exception ends the trial as a failure
   store_files::watch({});
   return calls >= k;
 }
@@ -210,22 +212,23 @@ std::vector<Fault> faults() {
 }  // namespace
 
 RowResult io_faults(const RowRequest&) {
-  const TemporaryFolder scratch;
+  const TemporaryFolder scratch(Medium::memory);
   const std::string root = scratch / "store";
   Tally tally;
-  for (const Deed& deed : deeds())
+  for (const Deed& deed : deeds(root))
     for (const Fault& fault : faults()) {
       bool met = true;
       for (int64_t k = 1; met; ++k) {
         set_up(scratch, root);
+        const Store store(root_of(deed, root), deed.options);  // the one that met the fault goes on
         std::string wrong;
         try {
-          met = meets_fault(fault, k, deed, root);
+          met = meets_fault(fault, k, deed, store);
         } catch (const std::exception& error) {
           store_files::watch({});
           wrong = fmt::format("an error reached the caller: {}", error.what());
         }
-        if (wrong.empty()) wrong = judge(root, deed);
+        if (wrong.empty()) wrong = judge(store, deed);
         tally.add(wrong.empty() ? "" : fmt::format("{}, {} at call {}: {}", deed.name, text_of(fault), k, wrong));
       }
     }

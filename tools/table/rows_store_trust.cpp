@@ -1,5 +1,6 @@
 // T-47: files and folders that others made or could have changed, records that lie about themselves, names that try to
 // leave the store. None may be served; a good record in the same place is, so that every case can fail.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -28,7 +29,7 @@ constexpr uid_t kSomebodyElse = 4242;
 
 /// A store with one good record, an archive of it, and a place outside of both.
 struct Scene {
-  TemporaryFolder scratch;
+  TemporaryFolder scratch{Medium::memory};
   std::string root = scratch / "store", archive = scratch / "archive.ejk", outside = scratch / "outside";
   std::string record;
 
@@ -100,13 +101,16 @@ std::vector<Trick> tricks_on_a_file() {
       {"a socket",
        [](const std::string& path) {
          fs::remove(path);
-         const std::string name = fs::temp_directory_path() / fmt::format("ejk_{}", getpid());  // such names are short
+         // By way of its folder's descriptor, because the path may be too long for an address.
+         const int folder = open(fs::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+         const std::string name = fmt::format("/proc/self/fd/{}/{}", folder, fs::path(path).filename().string());
          sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
          name.copy(address.sun_path, sizeof address.sun_path - 1);
-         const int descriptor = socket(AF_UNIX, SOCK_STREAM, 0);
-         bind(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+         const int descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+         if (bind(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+           throw std::runtime_error("no socket can be made: " + path);
          close(descriptor);
-         fs::rename(name, path);
+         close(folder);
        }},
       {"a link to a device", [](const std::string& path) { fs::remove(path), fs::create_symlink("/dev/zero", path); }},
       {"empty", rewritten([](const std::string&) { return std::string(); })},
