@@ -12,6 +12,7 @@
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/registry.h"
 #include "ejkernel/testing/process.h"
+#include "ejkernel/testing/table.h"
 #include "tests/ejk_tool.h"
 
 namespace ejk::testing {
@@ -31,7 +32,8 @@ TEST(EjkTool, tells_its_version) {
 
 TEST(EjkTool, every_verb_has_help_with_examples_and_exit_codes) {
   const std::string help = ejk({"--help"}).out;
-  const std::vector<std::string> verbs = {"bench", "check", "compile", "docs", "doctor", "explain", "list", "run"};
+  const std::vector<std::string> verbs = {"bench",  "cache",   "check", "compile", "docs",
+                                          "doctor", "explain", "list",  "run"};
   for (const std::string& verb : verbs) {
     EXPECT_THAT(help, HasSubstr("\n  " + verb)) << "ejk --help leaves it out";
     const ProcessResult result = ejk({verb, "--help"});
@@ -343,10 +345,10 @@ TEST(EjkTool, bench_shows_the_hosts_overhead) {
   for (const Json& figure : json["overhead"]) {
     timed.push_back(figure["what"]);
     EXPECT_GT(figure["seconds"], 0);
-    EXPECT_LT(figure["seconds"], 1e-3);
+    EXPECT_LT(figure["seconds"], figure["what"] == "put" ? 0.5 : 1e-3);  // a put waits for the disk
     EXPECT_EQ(figure["met"], figure["seconds"] <= figure["target"]);
   }
-  EXPECT_THAT(timed, ::testing::IsSupersetOf({"plan.run", "ejk_plan_run", "execute"}));
+  EXPECT_THAT(timed, ::testing::IsSupersetOf({"plan.run", "ejk_plan_run", "execute", "find", "put"}));
 }
 
 TEST(EjkTool, check_meets_random_problems_until_the_time_is_over) {
@@ -488,7 +490,8 @@ TEST(EjkTool, check_fails_on_a_failed_or_short_row_of_the_table) {
   EXPECT_THAT(table().out, HasSubstr("FAILED"));
   record(9999, 0);
   EXPECT_EQ(table().exit_code, 1);
-  EXPECT_THAT(table().out, HasSubstr("1 failed or short of their target, 29 stale or missing"));
+  EXPECT_THAT(table().out, HasSubstr("1 failed or short of their target, " + std::to_string(table_rows().size() - 1) +
+                                     " stale or missing"));
   EXPECT_EQ(state(), "short");
 
   const ProcessResult elsewhere = run_process({EJK_BINARY_DIR "/bin/ejk", "check", "--table"}, {}, "/");
@@ -510,9 +513,9 @@ TEST(EjkTool, doctor_examines_the_machine) {
     EXPECT_FALSE(line["found"].get<std::string>().empty());
     EXPECT_EQ(line["verdict"] != "ok", line.contains("fix")) << line;
   }
-  EXPECT_THAT(examined,
-              ::testing::IsSupersetOf({"ejkernel", "library", "environment", "processor", "threads", "memory",
-                                       "CUDA driver", "compiler", "store", "plug-ins", "registry", "self-test"}));
+  EXPECT_THAT(examined, ::testing::IsSupersetOf({"ejkernel", "library", "environment", "processor", "threads", "memory",
+                                                 "CUDA driver", "compiler", "store", "config path", "plug-ins",
+                                                 "registry", "self-test"}));
   EXPECT_EQ(json["environment"].size(), environment::variables().size());
   EXPECT_THAT(ejk({"doctor", "--env", "--seconds", "0"}).out, HasSubstr("\nEJKERNEL_NUM_THREADS "));
 }

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "EJKERNEL_";
 constexpr int kMaxThreads = 4096;
+constexpr int64_t kMaxMilliseconds = int64_t{1} << 40;
+constexpr int64_t kMaxQuotaMb = 1048576;
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value) {
   throw InvalidArgument(std::string(variable.name) + ": " + std::string(variable.type) + " was expected, '" +
@@ -53,11 +55,15 @@ void parse_log(const Variable& self, std::string_view value, Values& into) {
   into.log_level = *level;
 }
 
-void parse_num_threads(const Variable& self, std::string_view value, Values& into) {
+template <class T>
+void parse_integer(const Variable& self, std::string_view value, T least, T most, T& into) {
   const char* end = value.data() + value.size();
-  const auto [stop, error] = std::from_chars(value.data(), end, into.num_threads);
-  if (error != std::errc() || stop != end || into.num_threads < 1 || into.num_threads > kMaxThreads)
-    refuse(self, value);
+  const auto [stop, error] = std::from_chars(value.data(), end, into);
+  if (error != std::errc() || stop != end || into < least || into > most) refuse(self, value);
+}
+
+void parse_num_threads(const Variable& self, std::string_view value, Values& into) {
+  parse_integer(self, value, 1, kMaxThreads, into.num_threads);
 }
 
 void parse_debug(const Variable& self, std::string_view value, Values& into) {
@@ -82,9 +88,7 @@ void parse_autotune_policy(const Variable& self, std::string_view value, Values&
 /// An integer of milliseconds, as seconds.
 double milliseconds(const Variable& self, std::string_view value) {
   int64_t count = 0;
-  const char* end = value.data() + value.size();
-  const auto [stop, error] = std::from_chars(value.data(), end, count);
-  if (error != std::errc() || stop != end || count < 0) refuse(self, value);
+  parse_integer(self, value, int64_t{0}, kMaxMilliseconds, count);
   return static_cast<double>(count) / 1000;
 }
 void parse_autotune_budget(const Variable& self, std::string_view value, Values& into) {
@@ -99,23 +103,33 @@ void parse_log_autotune(const Variable& self, std::string_view value, Values& in
   if (value == "1" && into.log_level < LogLevel::info) into.log_level = LogLevel::info;
 }
 
-void parse_plugins(const Variable& self, std::string_view value, Values& into) {
-  // A relative path would load whatever lies in the directory that a program happens to run in.
-  for_each_part(value, ':', [&](std::string_view path) {
-    if (path.empty() || path.front() != '/') refuse(self, value);
-    into.plugins.emplace_back(path);
-  });
+/// A relative path would name whatever lies in the directory that a program happens to run in.
+std::string absolute(const Variable& self, std::string_view path, std::string_view value) {
+  if (path.empty() || path.front() != '/') refuse(self, value);
+  return std::string(path);
 }
 
-/// For the same reason.
-std::string absolute(const Variable& self, std::string_view value) {
-  if (value.front() != '/') refuse(self, value);
-  return std::string(value);
+std::vector<std::string> absolute_paths(const Variable& self, std::string_view value) {
+  std::vector<std::string> paths;
+  for_each_part(value, ':', [&](std::string_view path) { paths.push_back(absolute(self, path, value)); });
+  return paths;
+}
+
+void parse_plugins(const Variable& self, std::string_view value, Values& into) {
+  into.plugins = absolute_paths(self, value);
+}
+void parse_config_path(const Variable& self, std::string_view value, Values& into) {
+  into.config_path = absolute_paths(self, value);
+}
+void parse_cache_quota_mb(const Variable& self, std::string_view value, Values& into) {
+  parse_integer(self, value, int64_t{0}, kMaxQuotaMb, into.cache_quota_mb);
 }
 void parse_cache_dir(const Variable& self, std::string_view value, Values& into) {
-  into.cache_dir = absolute(self, value);
+  into.cache_dir = absolute(self, value, value);
 }
-void parse_nvrtc(const Variable& self, std::string_view value, Values& into) { into.nvrtc = absolute(self, value); }
+void parse_nvrtc(const Variable& self, std::string_view value, Values& into) {
+  into.nvrtc = absolute(self, value, value);
+}
 
 constexpr std::array kVariables = {
     Variable{"EJKERNEL_PLATFORM", "auto, cuda, cpu, reference, xla, triton, pallas or hip", "auto",
@@ -146,6 +160,13 @@ constexpr std::array kVariables = {
         "EJKERNEL_CACHE_DIR", "an absolute path", "$XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel",
         "the folder of the store, which keeps compiled kernels; it is not used when others than its owner can write it",
         parse_cache_dir},
+    Variable{"EJKERNEL_CACHE_QUOTA_MB", "an integer from 0 to 1048576", "2048",
+             "MiB that the store may take, above which the least recently used records go; 0: no limit",
+             parse_cache_quota_mb},
+    Variable{"EJKERNEL_CONFIG_PATH", "a colon-separated list of absolute paths", "none",
+             "folders of the store's form and archives that `ejk cache export` made, read in this order for what the "
+             "store does not hold; trusted as the store is",
+             parse_config_path},
     Variable{
         "EJKERNEL_NVRTC", "an absolute path", "looked for",
         "the library that compiles CUDA kernels, such as /usr/local/cuda/lib64/libnvrtc.so.13; `ejk doctor` says where "

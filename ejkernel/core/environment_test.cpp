@@ -42,6 +42,8 @@ TEST(Environment, an_empty_one_gives_the_defaults_and_so_does_a_variable_set_to_
     EXPECT_FALSE(values.debug.poison);
     EXPECT_EQ(values.autotune_policy, AutotunePolicy::autotune);
     EXPECT_TRUE(values.plugins.empty());
+    EXPECT_EQ(values.cache_quota_mb, 2048);
+    EXPECT_TRUE(values.config_path.empty());
   }
 }
 
@@ -57,6 +59,10 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_EQ(parsed({{"EJKERNEL_AUTOTUNE_POLICY", "heuristics"}}).autotune_policy, AutotunePolicy::heuristics);
   EXPECT_EQ(parsed({{"EJKERNEL_AUTOTUNE_POLICY", "autotune"}}).autotune_policy, AutotunePolicy::autotune);
   EXPECT_EQ(parsed({{"EJKERNEL_CACHE_DIR", "/var/cache/ejkernel"}}).cache_dir, "/var/cache/ejkernel");
+  EXPECT_EQ(parsed({{"EJKERNEL_CACHE_QUOTA_MB", "0"}}).cache_quota_mb, 0);
+  EXPECT_EQ(parsed({{"EJKERNEL_CACHE_QUOTA_MB", "1048576"}}).cache_quota_mb, 1048576);
+  EXPECT_EQ(parsed({{"EJKERNEL_CONFIG_PATH", "/a/tables:/b.ejk"}}).config_path,
+            (std::vector<std::string>{"/a/tables", "/b.ejk"}));
   EXPECT_EQ(parsed({{"EJKERNEL_NVRTC", "/a/libnvrtc.so.13"}}).nvrtc, "/a/libnvrtc.so.13");
   EXPECT_EQ(parsed({{"EJKERNEL_PLUGINS", "/a/b.so:/c.so"}}).plugins, (std::vector<std::string>{"/a/b.so", "/c.so"}));
   const auto debug = [](const char* value) { return parsed({{"EJKERNEL_DEBUG", value}}).debug; };
@@ -80,7 +86,9 @@ TEST(Environment, malformed_values_are_refused_by_name) {
       {"EJKERNEL_DEBUG", "synk"},         {"EJKERNEL_AUTOTUNE_POLICY", "never"},
       {"EJKERNEL_CACHE_DIR", "cache"},    {"EJKERNEL_NVRTC", "libnvrtc.so.13"},
       {"EJKERNEL_PLUGINS", "plugin.so"},  {"EJKERNEL_PLUGINS", "/a.so:"},
-      {"EJKERNEL_PLUGINS", "/a.so:b.so"},
+      {"EJKERNEL_PLUGINS", "/a.so:b.so"}, {"EJKERNEL_CACHE_QUOTA_MB", "-1"},
+      {"EJKERNEL_CACHE_QUOTA_MB", "2G"},  {"EJKERNEL_CACHE_QUOTA_MB", "1048577"},
+      {"EJKERNEL_CONFIG_PATH", "/a::/b"}, {"EJKERNEL_CONFIG_PATH", "tables"},
   };
   for (const auto& [variable, value] : malformed) {
     const std::string error = error_of({{variable, value}});

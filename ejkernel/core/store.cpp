@@ -1,225 +1,137 @@
 #include "ejkernel/core/store.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <array>
+#include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <ctime>
-#include <memory>
+#include <limits>
 #include <mutex>
 #include <set>
-#include <vector>
 
-#include "ejkernel/core/digest.h"
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/log.h"
+#include "ejkernel/core/store_archive.h"
+#include "ejkernel/core/store_folder_internal.h"
 
 namespace ejk {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers in records are little-endian");
-
-// ---- the seam: every call that touches the file system ----
-
-std::atomic<int64_t> calls_until_failure{0};
-std::atomic<int64_t> calls_until_death{0};
-
-bool is_told(std::atomic<int64_t>& countdown) {
-  return countdown.load(std::memory_order_relaxed) > 0 && countdown.fetch_sub(1) == 1;
-}
-
-/// `call` follows the system's convention: a negative result is a failure, and errno says which.
-template <class Call>
-auto touch(Call call) -> decltype(call()) {
-  if (is_told(calls_until_death)) _exit(137);
-  if (is_told(calls_until_failure)) {
-    errno = EIO;
-    return -1;
-  }
-  decltype(call()) result;
-  do result = call();
-  while (result < 0 && errno == EINTR);
-  return result;
-}
-
-/// An open file, closed with the scope.
-class File {
- public:
-  File(const std::string& path, int flags, mode_t mode = 0)
-      : descriptor_(touch([&] { return open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, mode); })) {}
-  ~File() {
-    if (is_open()) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  bool is_open() const { return descriptor_ >= 0; }
-  bool sync() const {
-    return touch([&] { return fsync(descriptor_); }) == 0;
-  }
-  bool write_all(std::string_view bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t written = touch([&] { return write(descriptor_, bytes.data(), bytes.size()); });
-      if (written < 0) return false;
-      bytes.remove_prefix(static_cast<size_t>(written));
-    }
-    return true;
-  }
-  std::optional<std::string> read_all(size_t most) const {
-    struct stat info = {};
-    if (touch([&] { return fstat(descriptor_, &info); }) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
-    const auto size = static_cast<size_t>(info.st_size);
-    if (size > most) return std::nullopt;
-    std::string bytes(size, '\0');
-    for (size_t have = 0; have < size;) {
-      const ssize_t got = touch([&] { return read(descriptor_, bytes.data() + have, size - have); });
-      if (got <= 0) return std::nullopt;
-      have += static_cast<size_t>(got);
-    }
-    return bytes;
-  }
-
- private:
-  int descriptor_;
+/// One that is only read: a folder, or an archive.
+struct Place {
+  std::string folder;
+  std::shared_ptr<const Archive> archive;
 };
 
-/// Makes the folder and those above it; true when it is there.
-bool make_folders(const std::string& path) {
-  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string folder = path.substr(0, end);
-    if (touch([&] { return mkdir(folder.c_str(), 0700); }) != 0 && errno != EEXIST) return false;
-    if (end == std::string::npos) return true;
+std::string without_last_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+bool is_folder(const std::string& path) {
+  const auto info = store_files::info_of(path, /*of_target=*/true);
+  return info && S_ISDIR(info->st_mode);
+}
+
+std::vector<Place> open_places(const std::vector<std::string>& paths) {
+  std::vector<Place> places;
+  for (const std::string& path : paths) {
+    if (is_folder(path)) {
+      places.push_back({without_last_slash(path), nullptr});
+      continue;
+    }
+    std::string why;
+    if (auto archive = Archive::open(path, why))
+      places.push_back({"", std::move(archive)});
+    else
+      log_once("store:" + path, LogLevel::warning, "store: " + path + " " + why + ", so it is not used");
   }
+  return places;
 }
 
-bool sync_folder(const std::string& path) {
-  const File folder(path, O_RDONLY | O_DIRECTORY);
-  return folder.is_open() && folder.sync();
-}
+}  // namespace
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
+struct store_detail::State {
+  std::mutex mutex;
+  std::set<std::string> synced;  ///< folders that are there, for good
+  std::atomic<int64_t> bytes_until_collection{0};
+  std::once_flag opened;
+  std::vector<Place> places;
 
-// ---- the format ----
-
-constexpr uint32_t kSchema = 1;
-constexpr std::string_view kSchemaFolder = "v1";
-constexpr std::array<char, 8> kMagic = {'e', 'j', 'k', 's', 't', 'o', 'r', 'e'};
-constexpr size_t kLargestRecord = size_t{64} << 20;
-constexpr std::string_view kTemporary = ".tmp";
-constexpr time_t kStaleSeconds = 3600;
-
-struct Header {
-  std::array<char, 8> magic = kMagic;
-  uint32_t schema = kSchema;
-  uint32_t reserved = 0;
-  uint64_t key_bytes = 0, value_bytes = 0, provenance_bytes = 0;
-  Digest digest = {};  ///< of this header with a digest of zeros, and of all that follows
-};
-static_assert(sizeof(Header) == 56);
-
-std::string whole(const RecordKey& key) {
-  std::string text;
-  for (const std::string* part : {&key.environment, &key.group, &key.text})
-    text += std::to_string(part->size()) + ":" + *part;
-  return text;
-}
-
-std::string bytes_of(Header header, std::string_view content) {
-  std::string bytes(sizeof(Header), '\0');
-  std::memcpy(bytes.data(), &header, sizeof(Header));
-  return bytes.append(content);
-}
-
-std::string encode(const RecordKey& key, const Record& record) {
-  const std::string key_text = whole(key);
-  Header header;
-  header.key_bytes = key_text.size();
-  header.value_bytes = record.value.size();
-  header.provenance_bytes = record.provenance.size();
-  const std::string content = key_text + record.value + record.provenance;
-  header.digest = digest_of(bytes_of(header, content));
-  return bytes_of(header, content);
-}
-
-enum class Verdict { good, other_key, newer, damaged };
-
-Verdict decode(std::string_view bytes, const RecordKey& key, Record& into) {
-  Header header;
-  if (bytes.size() < sizeof(Header)) return Verdict::damaged;
-  std::memcpy(&header, bytes.data(), sizeof(Header));
-  if (header.magic != kMagic) return Verdict::damaged;
-  if (header.schema > kSchema) return Verdict::newer;
-  const std::string_view content = bytes.substr(sizeof(Header));
-  // One by one, so that no sum of hostile sizes wraps around.
-  if (header.key_bytes > content.size() || header.value_bytes > content.size() - header.key_bytes ||
-      header.provenance_bytes != content.size() - header.key_bytes - header.value_bytes)
-    return Verdict::damaged;
-  Header unsigned_header = header;
-  unsigned_header.digest = {};
-  if (!(digest_of(bytes_of(unsigned_header, content)) == header.digest)) return Verdict::damaged;
-  if (content.substr(0, header.key_bytes) != whole(key)) return Verdict::other_key;
-  into.value = content.substr(header.key_bytes, header.value_bytes);
-  into.provenance = content.substr(header.key_bytes + header.value_bytes);
-  return Verdict::good;
-}
-
-/// A part of a key as the name of a folder.
-std::string folder_name(std::string_view text) {
-  std::string name;
-  for (const char c : text.substr(0, 100)) {
-    const bool is_plain =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-    name += is_plain ? c : '_';
-  }
-  return name.empty() ? "_" : name;
-}
-
-/// What crashed writers left in a folder; looked for once per folder and process.
-void sweep(const std::string& folder) {
-  static std::mutex mutex;
-  static auto* swept = new std::set<std::string>;
-  {
+  /// Makes the folder where it is missing. False when it cannot be made, or is not ours alone.
+  bool prepare(const std::string& root, const std::string& folder) {
     const std::lock_guard lock(mutex);
-    if (!swept->insert(folder).second) return;
+    if (synced.count(folder) > 0 && store_folder::is_trusted(root, folder)) return true;
+    return store_files::make_folders(root, root, synced) && store_folder::is_trusted(root, root) &&
+           store_files::make_folders(folder, root, synced) && store_folder::is_trusted(root, folder);
   }
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(folder.c_str()), closedir);
-  if (directory == nullptr) return;
-  const time_t now = time(nullptr);
-  while (const dirent* entry = readdir(directory.get())) {
-    const std::string path = folder + "/" + entry->d_name;
-    struct stat info = {};
-    if (ends_with(entry->d_name, kTemporary) && lstat(path.c_str(), &info) == 0 && now - info.st_mtime > kStaleSeconds)
-      touch([&] { return unlink(path.c_str()); });
+
+  /// Counts a put, and collects when it is time to (see Store::collect).
+  void note_put(const std::string& root, int64_t quota, const std::string& path, int64_t bytes) {
+    if ((bytes_until_collection -= bytes) >= 0) return;
+    const int64_t eighth = quota / 8;
+    const Collection left = store_folder::collect(root, {.quota_bytes = quota}, quota - eighth, path);
+    if (quota == 0)
+      bytes_until_collection = std::numeric_limits<int64_t>::max();
+    else
+      // What could not be brought down is not measured again at every put.
+      bytes_until_collection = left.kept_bytes < quota ? std::min(eighth, quota - left.kept_bytes) : eighth;
   }
+};
+
+Store::Store(std::string root, StoreOptions options)
+    : root_(without_last_slash(std::move(root))),
+      options_(std::move(options)),
+      state_(std::make_unique<store_detail::State>()) {}
+Store::~Store() = default;
+
+std::string Store::path_of(const RecordKey& key) const { return root_ + "/" + record_format::relative_path(key); }
+
+std::optional<Record> Store::find(const RecordKey& key) const {
+  if (!root_.empty())
+    if (auto record = store_folder::find(root_, key, /*writable=*/true)) return record;
+  if (options_.read_only.empty()) return std::nullopt;
+  std::call_once(state_->opened, [&] { state_->places = open_places(options_.read_only); });
+  for (const Place& place : state_->places)
+    if (auto record =
+            place.archive ? place.archive->find(key) : store_folder::find(place.folder, key, /*writable=*/false))
+      return record;
+  return std::nullopt;
 }
 
-/// Writes the file under another name first; on failure nothing is left of it.
-bool publish(const std::string& folder, const std::string& path, std::string_view bytes) {
-  static std::atomic<unsigned> counter{0};
-  const std::string temporary =
-      path + "." + std::to_string(getpid()) + "." + std::to_string(counter.fetch_add(1)) + std::string(kTemporary);
-  bool written = false;
-  {
-    const File file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600);
-    if (!file.is_open()) return false;
-    written = file.write_all(bytes) && file.sync();
-  }
-  if (!written || touch([&] { return rename(temporary.c_str(), path.c_str()); }) != 0) {
-    unlink(temporary.c_str());
-    return false;
-  }
-  return sync_folder(folder);
+bool Store::put(const RecordKey& key, const Record& record) const {
+  if (root_.empty()) return false;
+  const std::string bytes = record_format::encode(key, record);
+  if (bytes.size() > record_format::kLargestRecord) return false;
+  const std::string path = path_of(key), folder = store_files::folder_of(path);
+  if (!state_->prepare(root_, folder) || store_folder::holds_newer_record(path)) return false;
+  if (store_files::publish(path, {bytes}) != 0) return false;
+  state_->note_put(root_, options_.quota_bytes, path, static_cast<int64_t>(bytes.size()));
+  return true;
 }
+
+void Store::for_each(const VisitRecord& visit) const {
+  if (!root_.empty()) store_folder::for_each_record(root_, visit);
+}
+
+Collection Store::collect(const CollectOptions& options) const {
+  return root_.empty() ? Collection() : store_folder::collect(root_, options, options.quota_bytes, "");
+}
+
+std::string distrust_of(const std::string& path) {
+  const auto info = store_files::info_of(path, /*of_target=*/true);
+  if (!info) return errno == ENOENT ? "" : "cannot be looked at";
+  if (S_ISDIR(info->st_mode)) return std::string(store_files::distrust(*info));
+  std::string why;
+  Archive::open(path, why);
+  return why;
+}
+
+// ---- the process's store ----
+
+namespace {
+
+std::mutex choosing_store;
+std::atomic<const Store*> current_store{nullptr};
 
 std::string default_root() {
   if (const std::string& named = environment::cache_dir(); !named.empty()) return named;
@@ -229,65 +141,11 @@ std::string default_root() {
   return home != nullptr && *home == '/' ? std::string(home) + "/.cache/ejkernel" : "";
 }
 
-std::mutex choosing_store;
-std::atomic<const Store*> current_store{nullptr};
-
-}  // namespace
-
-/// Records become code that runs as this user: nobody else may be able to write them.
-bool Store::is_trusted() const {
-  struct stat info = {};
-  if (touch([&] { return stat(root_.c_str(), &info); }) != 0) return false;
-  const bool is_own = info.st_uid == geteuid() || info.st_uid == 0;
-  if (is_own && S_ISDIR(info.st_mode) && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return true;
-  log_once("store:" + root_, LogLevel::warning,
-           "store: " + root_ +
-               " is not used, because others than its owner can write it, or it is not a folder of "
-               "this user; run chmod 700 on it, or set EJKERNEL_CACHE_DIR");
-  return false;
-}
-
-std::string Store::path_of(const RecordKey& key) const {
-  return root_ + "/" + std::string(kSchemaFolder) + "/" + folder_name(key.environment) + "/" + folder_name(key.group) +
-         "/" + to_string(digest_of(whole(key)));
-}
-
-std::optional<Record> Store::find(const RecordKey& key) const {
-  if (root_.empty() || !is_trusted()) return std::nullopt;
-  const std::string path = path_of(key);
-  std::optional<std::string> bytes;
-  {
-    const File file(path, O_RDONLY);
-    if (!file.is_open()) return std::nullopt;
-    bytes = file.read_all(kLargestRecord);
-  }
-  if (!bytes) return std::nullopt;
-  Record record;
-  const Verdict verdict = decode(*bytes, key, record);
-  if (verdict == Verdict::good) return record;
-  if (verdict == Verdict::damaged) {
-    log_once("store:" + path, LogLevel::warning, "store: " + path + " is damaged; it is moved aside and made again");
-    touch([&] { return rename(path.c_str(), (path + ".bad").c_str()); });
-  }
-  return std::nullopt;
-}
-
-bool Store::put(const RecordKey& key, const Record& record) const {
-  if (root_.empty() || !make_folders(root_) || !is_trusted()) return false;
-  const std::string path = path_of(key);
-  const std::string folder = path.substr(0, path.rfind('/'));
-  if (!make_folders(folder)) return false;
-  sweep(folder);
-  return publish(folder, path, encode(key, record));
-}
-
-namespace {
-
 /// Needs the lock. Stores are never destroyed: references to earlier ones stay valid, and calls may come while the
 /// process exits.
-void choose_store(std::string root) {
+void choose_store(std::string root, StoreOptions options) {
   static auto* all = new std::vector<std::unique_ptr<const Store>>;
-  all->push_back(std::make_unique<const Store>(std::move(root)));
+  all->push_back(std::make_unique<const Store>(std::move(root), std::move(options)));
   current_store.store(all->back().get(), std::memory_order_release);
 }
 
@@ -297,16 +155,15 @@ const Store& store() {
   const Store* now = current_store.load(std::memory_order_acquire);
   if (now != nullptr) return *now;
   const std::lock_guard lock(choosing_store);
-  if (current_store.load() == nullptr) choose_store(default_root());
+  if (current_store.load() == nullptr)
+    choose_store(default_root(),
+                 {.quota_bytes = environment::cache_quota_mb() << 20, .read_only = environment::config_path()});
   return *current_store.load();
 }
 
-void use_store(std::string root) {
+void use_store(std::string root, StoreOptions options) {
   const std::lock_guard lock(choosing_store);
-  choose_store(std::move(root));
+  choose_store(std::move(root), std::move(options));
 }
-
-int64_t fail_store_call(int64_t k) { return calls_until_failure.exchange(k); }
-void die_at_store_call(int64_t k) { calls_until_death = k; }
 
 }  // namespace ejk

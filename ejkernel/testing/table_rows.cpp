@@ -40,7 +40,13 @@ std::span<const Row> table_rows() {
                               "tools/table/rows_tuner.cpp",
                               ":(exclude)ejkernel/*_test.cpp"},
                      keys = kernels_and("tools/table/rows_tuner.cpp"),
-                     faults = {"ejkernel", "tests/mutants", "tools/table/rows_programs.cpp"};
+                     faults = {"ejkernel", "tests/mutants", "tools/table/rows_programs.cpp"},
+                     store = {"ejkernel/core", "tools/table/store_trials.h", "tools/table/rows_store.cpp"},
+                     store_faults = {"ejkernel/core", "ejkernel/testing/power_loss.cpp",
+                                     "tools/table/rows_store_faults.cpp"},
+                     store_damage = {"ejkernel/core", "tools/table/store_trials.h",
+                                     "tools/table/rows_store_damage.cpp"},
+                     store_trust = {"ejkernel/core", "tools/table/store_trials.h", "tools/table/rows_store_trust.cpp"};
   const auto on_gpu = [](std::string_view id, std::string_view category, std::string_view figure, int64_t target) {
     return Row{id, category, figure, target, gpu, "release", /*needs_gpu=*/true};
   };
@@ -81,8 +87,18 @@ std::span<const Row> table_rows() {
           determinism},
       on_gpu("T-25", "Hang watchdog", "launches, the process ended after 10 s without an end", 50000),
       on_gpu("T-27", "CUDA graphs", "replays with changed contents", 1000),
+      Row{"T-30", "SIGKILL during a write", "writers killed at random times; then every committed record is there",
+          2000, store},
+      Row{"T-31", "Crash points", "ends of the process at every call, and every disk that a power loss may leave", 300,
+          store_faults},
+      Row{"T-32", "I/O faults", "EIO, ENOSPC, EINTR, EROFS, EMFILE, EACCES and short counts at every call", 1000,
+          store_faults},
+      Row{"T-33", "Corrupt store", "spoilt records and archives: none crashes, none is served", 5000, store_damage},
       Row{"T-34", "16 processes, one key", "processes that plan the same new problem at once: one measures", 160,
           tuner},
+      Row{"T-35", "16 processes x 25 keys", "records that survive a common start", 400, store},
+      Row{"T-37", "Environment change", "records of other drivers, compilers, GPUs, versions: not found, not changed",
+          1000, store},
       Row{"T-38", "Key soundness", "parameters changed alone: another key exactly where the declaration says so", 1000,
           keys},
       Row{"T-39", "Broken candidates",
@@ -92,6 +108,8 @@ std::span<const Row> table_rows() {
           "asan"},
       Row{"T-46", "Hostile index tensors", "lengths, offsets and ids of any value, under the sanitizers", 5000, input,
           "asan"},
+      Row{"T-47", "Cache file trust", "files and folders that others made or changed, records and names that lie", 40,
+          store_trust},
       Row{"T-48", "Injection", "texts x places that take a string, none executed", 300, input},
       Row{"T-49", "Error quality", "typed errors that say argument, expected, got and what to do", 5000, input},
       Row{"T-50",

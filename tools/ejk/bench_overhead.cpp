@@ -1,8 +1,12 @@
 // ejk bench --overhead: what a call costs the host before a kernel has anything to do. On the host the problems have no
-// elements; on a GPU they are as small as a kernel gets, and beside them stands the driver's launch of an empty kernel.
+// elements, and the store's own calls stand beside them; on a GPU they are as small as a kernel gets, and beside them
+// stands the driver's launch of an empty kernel.
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +14,8 @@
 #include "ejkernel/c_api.h"
 #include "ejkernel/core/dlpack.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/store.h"
+#include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cuda/program.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
@@ -169,6 +175,39 @@ void measure_operation(const std::string& operation, const Stopwatch& stopwatch,
   add("execute", targets.execute, [&](int64_t) { execute(operation, inputs, plan.params(), {.stream = stream}); });
 }
 
+/// Seconds that the store's calls may take.
+constexpr double kFind = 10e-6, kPut = 2e-3;
+
+/// A store on the disk of this user's, for as long as the object lives.
+class ScratchStore {
+ public:
+  ScratchStore() : store_(folder()) {}
+  ~ScratchStore() { std::filesystem::remove_all(store_.root()); }
+  ScratchStore(const ScratchStore&) = delete;
+  ScratchStore& operator=(const ScratchStore&) = delete;
+  const Store& store() const { return store_; }
+
+ private:
+  static std::string folder() {
+    const std::string& root = ejk::store().root();
+    return fmt::format("{}/bench_{}", root.empty() ? std::filesystem::temp_directory_path().string() : root, getpid());
+  }
+  Store store_;
+};
+
+/// A config's record, read back and published over and over.
+void measure_store(const Stopwatch& stopwatch, Json& figures) {
+  const ScratchStore scratch;
+  const Store& store = scratch.store();
+  const RecordKey key = {"cpu|some processor|avx3", "flash_attention", std::string(300, 'k')};
+  const Record record = {std::string(200, 'v'), "measured"};
+  if (!store.put(key, record))
+    throw_invalid("ejk", store.root(), "be a folder that records can be put in", "one that cannot",
+                  "set EJKERNEL_CACHE_DIR");
+  figures.push_back(figure("(the store)", "find", stopwatch.time_of([&](int64_t) { store.find(key); }), kFind));
+  figures.push_back(figure("(the store)", "put", stopwatch.time_of([&](int64_t) { store.put(key, record); }), kPut));
+}
+
 bool has_kernel_for(const std::string& operation, Device device) {
   const auto& kernels = KernelRegistry::instance().find(operation)->kernels;
   return std::any_of(kernels.begin(), kernels.end(),
@@ -192,6 +231,7 @@ int bench_overhead(const BenchFlags& flags) {
     if (!forward_of(operation).empty() || !has_kernel_for(operation, device)) continue;
     measure_operation(operation, stopwatch, targets, figures);
   }
+  if (device.kind == DeviceKind::cpu && flags.call.operation.empty()) measure_store(stopwatch, figures);
   bool met = true;
   Table table("llrrrl", " | ");
   table.add({"operation", device.kind == DeviceKind::cpu ? "call of no elements" : "smallest call", "ns", "±",

@@ -168,6 +168,20 @@ Line store_line() {
           "process compiles its CUDA kernels anew"};
 }
 
+/// Places of EJKERNEL_CONFIG_PATH that a find would pass over.
+Line config_path_line() {
+  const std::vector<std::string>& places = environment::config_path();
+  if (places.empty()) return {"", "none (EJKERNEL_CONFIG_PATH names none)"};
+  std::string refused;
+  for (const std::string& place : places) {
+    const std::string why = access(place.c_str(), F_OK) != 0 ? "is not there" : distrust_of(place);
+    if (!why.empty()) refused += fmt::format("; {} {}", place, why);
+  }
+  const std::string found = fmt::format("{} named{}", places.size(), refused);
+  if (refused.empty()) return {"", found};
+  return {"", found, Verdict::warn, "correct EJKERNEL_CONFIG_PATH, or make a copy that you alone can write"};
+}
+
 void plugin_lines(std::vector<Line>& lines) {
   examine(lines, "plug-ins", [] {
     return Line{"", environment::plugins().empty() ? "none (EJKERNEL_PLUGINS names none)"
@@ -232,6 +246,7 @@ std::vector<Line> examine_all(const Flags& flags) {
     examine(lines, fmt::format("cuda:{}", ordinal), [&] { return device_line(ordinal); });
   examine(lines, "compiler", compiler_line);
   examine(lines, "store", store_line);
+  examine(lines, "config path", config_path_line);
   plugin_lines(lines);
   examine(lines, "registry", registry_line);
   examine(lines, "self-test", [&] { return self_test_line(flags.seconds); });

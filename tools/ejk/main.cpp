@@ -14,6 +14,11 @@ constexpr ejk::tool::Verb kVerbs[] = {
      "ejk bench flash_attention --baseline before.json --fail-over 5%\n"
      "  ejk bench flash_attention --baseline-kernel reference --q_len 128\n  ejk bench --overhead",
      ejk::tool::declare_bench},
+    {"cache", "the store: what it holds, whether it is whole, from one machine to another",
+     "  ejk cache list\n  ejk cache show 3f2a\n  ejk cache verify --json\n  ejk cache export h200.ejk\n"
+     "  ejk cache import h200.ejk\n  ejk cache diff OTHER --root /opt/tables\n  ejk cache gc --unused-days 90 "
+     "--dry-run",
+     ejk::tool::declare_cache},
     {"check", "random problems against float64, or one again; the reliability table",
      "  ejk check --seconds 60\n  ejk check flash_attention --kernel cpu\n"
      "  ejk check flash_attention --kernel cpu --seed 123\n  ejk check flash_attention --case odd_lengths\n"

@@ -6,6 +6,7 @@
 namespace ejk::tool {
 
 Action declare_bench(Options& options);
+Action declare_cache(Options& options);
 Action declare_check(Options& options);
 Action declare_compile(Options& options);
 Action declare_docs(Options& options);

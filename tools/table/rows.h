@@ -47,6 +47,15 @@ RowResult key_soundness(const RowRequest& request);
 RowResult broken_candidates(const RowRequest& request);
 RowResult tier_combinations(const RowRequest& request);
 
+// The store.
+RowResult killed_writers(const RowRequest& request);
+RowResult crash_points(const RowRequest& request);
+RowResult io_faults(const RowRequest& request);
+RowResult corrupt_records(const RowRequest& request);
+RowResult sixteen_processes(const RowRequest& request);
+RowResult changed_environments(const RowRequest& request);
+RowResult cache_trust(const RowRequest& request);
+
 // On a GPU.
 RowResult reference_trust(const RowRequest& request);
 RowResult forward_accuracy_on_gpu(const RowRequest& request);

@@ -1,0 +1,40 @@
+// A folder of the store's form as its readers see it: which of it may be trusted, what stands in it, one key's record.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "ejkernel/core/record_format_internal.h"
+#include "ejkernel/core/store.h"
+#include "ejkernel/core/store_files_internal.h"
+
+namespace ejk::store_folder {
+
+/// Whether nobody else can write any of the folders from `root` down to `folder`, and none below `root` is a link.
+/// Warns once of the one that is not so; says nothing of one that is not there.
+bool is_trusted(const std::string& root, const std::string& folder);
+
+/// The key's record below `root`. In the `writable` root a damaged one is moved aside, and a hit counts as use.
+std::optional<Record> find(const std::string& root, const RecordKey& key, bool writable);
+
+/// Whether a newer version of the library wrote the record: then it is left alone, by writers and collectors too.
+bool holds_newer_record(const std::string& path);
+
+/// How the names of damaged records end that were moved aside.
+inline constexpr std::string_view kAside = ".bad";
+
+/// Every file that stands where records do, in the order of their paths.
+void for_each_file(const std::string& root,
+                   const std::function<void(const std::string& path, const struct stat& info)>& visit);
+void for_each_record(const std::string& root, const VisitRecord& visit);
+
+/// Removes what `options` say, but not `keep`, and what crashed writers left. `target_bytes` is what is left of a store
+/// above the quota.
+Collection collect(const std::string& root, const CollectOptions& options, int64_t target_bytes,
+                   const std::string& keep);
+
+std::string name_of(const std::string& path);
+bool ends_with(std::string_view text, std::string_view end);
+
+}  // namespace ejk::store_folder
