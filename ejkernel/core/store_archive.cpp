@@ -33,8 +33,6 @@ struct IndexEntry {
 };
 static_assert(sizeof(IndexEntry) == 24);
 
-bool is_before(const Digest& a, const Digest& b) { return a.high != b.high ? a.high < b.high : a.low < b.low; }
-
 /// `head` is header and index; the digest in it is replaced by what it should be.
 Digest sign(std::string& head) {
   Header header;
@@ -96,7 +94,7 @@ bool Content::place_entries(std::string_view index, uint64_t count, uint64_t fil
     IndexEntry entry;
     std::memcpy(&entry, index.data() + i * sizeof entry, sizeof entry);
     if (entry.bytes > kLargestRecord || entry.bytes > file_bytes - offset) return false;
-    if (!entries.empty() && !is_before(entries.back().key, entry.key)) return false;
+    if (!entries.empty() && !(entries.back().key < entry.key)) return false;
     entries.push_back({entry.key, offset, entry.bytes});
     offset += entry.bytes;
   }
@@ -130,7 +128,7 @@ std::optional<Record> Archive::find(const RecordKey& key) const {
   const Digest digest = digest_of(record_format::whole(key));
   const auto& entries = content_->entries;
   const auto entry = std::lower_bound(entries.begin(), entries.end(), digest,
-                                      [](const Content::Entry& e, const Digest& d) { return is_before(e.key, d); });
+                                      [](const Content::Entry& e, const Digest& d) { return e.key < d; });
   if (entry == entries.end() || !(entry->key == digest)) return std::nullopt;
   record_format::Decoded decoded = content_->record(*entry);
   if (decoded.state != RecordState::good || !(decoded.key == key)) return std::nullopt;
@@ -152,30 +150,22 @@ void Archive::for_each(const VisitRecord& visit) const {
 }
 
 void ArchiveBuilder::add(const RecordKey& key, const Record& record) {
-  entries_.push_back({digest_of(record_format::whole(key)), record_format::encode(key, record)});
+  records_.emplace(digest_of(record_format::whole(key)), record_format::encode(key, record));
 }
 
 bool ArchiveBuilder::write(const std::string& path) const {
-  std::vector<const Entry*> sorted;
-  for (const Entry& entry : entries_) sorted.push_back(&entry);
-  // Of records with one key the first stays, as with a store's places.
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Entry* a, const Entry* b) { return is_before(a->key, b->key); });
-  sorted.erase(
-      std::unique(sorted.begin(), sorted.end(), [](const Entry* a, const Entry* b) { return a->key == b->key; }),
-      sorted.end());
-  if (sorted.size() > kMostRecords) {
+  if (records_.size() > kMostRecords) {
     errno = EFBIG;
     return false;
   }
   Header header;
-  header.count = sorted.size();
+  header.count = records_.size();
   std::string head(sizeof header, '\0'), records;
   std::memcpy(head.data(), &header, sizeof header);
-  for (const Entry* entry : sorted) {
-    const IndexEntry index = {entry->key, entry->bytes.size()};
+  for (const auto& [key, bytes] : records_) {
+    const IndexEntry index = {key, bytes.size()};
     head.append(reinterpret_cast<const char*>(&index), sizeof index);
-    records += entry->bytes;
+    records += bytes;
   }
   sign(head);
   errno = store_files::publish(path, {head, records});

@@ -8,10 +8,9 @@
 // root, and nobody else may be able to write it.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "ejkernel/core/digest.h"
 #include "ejkernel/core/store.h"
@@ -41,17 +40,14 @@ class EJK_API Archive {
 
 class EJK_API ArchiveBuilder {
  public:
+  /// Of records with one key the first stays.
   void add(const RecordKey& key, const Record& record);
-  size_t size() const { return entries_.size(); }
+  size_t size() const { return records_.size(); }
   /// For its owner only, published as records are. False when it could not be written; errno says why.
   bool write(const std::string& path) const;
 
  private:
-  struct Entry {
-    Digest key;
-    std::string bytes;
-  };
-  std::vector<Entry> entries_;
+  std::map<Digest, std::string> records_;  // by digest of the key
 };
 
 }  // namespace ejk
