@@ -82,13 +82,17 @@ std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::pa
   return tests.exit_code != 0 ? "" : mutant.name + ": survived";
 }
 
-/// Tests that a build's ctest ran, and those that failed; throws when it did not run.
+/// Tests that a build's ctest ran, and its entries (of several tests each) that failed; throws when it did not run.
 std::pair<int64_t, int64_t> ctest(const fs::path& build) {
-  const ProcessResult result = run_process({"ctest", "--test-dir", build.string(), "-LE", "long", "-j2"});
-  std::smatch match;
-  if (!std::regex_search(result.out, match, std::regex("(\\d+) tests failed out of (\\d+)")))
+  const ProcessResult result = run_process({"ctest", "--test-dir", build.string(), "-LE", "long", "-j2", "-V"});
+  std::smatch failed;
+  if (!std::regex_search(result.out, failed, std::regex("(\\d+) tests failed out of \\d+")))
     throw_invalid("table", "the folder", "hold a built preset", build.string(), "run ./dev test first");
-  return {std::stoll(match[2]), std::stoll(match[1])};
+  int64_t tests = 0;
+  const std::regex ran("\\[=+\\] (\\d+) tests? from .* ran");
+  for (std::sregex_iterator match(result.out.begin(), result.out.end(), ran), end; match != end; ++match)
+    tests += std::stoll((*match)[1]);
+  return {tests, std::stoll(failed[1])};
 }
 
 }  // namespace
