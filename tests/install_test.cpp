@@ -38,18 +38,23 @@ class Consumer : public ::testing::Test {
     return result;
   }
 
-  fs::path configure_and_build(const std::string& consumer, std::vector<std::string> options) {
+  fs::path configure(const std::string& consumer, const std::vector<std::string>& options) {
     const fs::path build = scratch.path / consumer;
-    std::vector<std::string> configure = {EJK_CMAKE,
-                                          "-G",
-                                          "Ninja",
-                                          "-S",
-                                          (kConsumers / consumer).string(),
-                                          "-B",
-                                          build.string(),
-                                          "-DCMAKE_CXX_COMPILER=" EJK_CXX_COMPILER};
-    configure.insert(configure.end(), options.begin(), options.end());
-    ok(configure);
+    std::vector<std::string> command = {EJK_CMAKE,
+                                        "-G",
+                                        "Ninja",
+                                        "-S",
+                                        (kConsumers / consumer).string(),
+                                        "-B",
+                                        build.string(),
+                                        "-DCMAKE_CXX_COMPILER=" EJK_CXX_COMPILER};
+    command.insert(command.end(), options.begin(), options.end());
+    ok(command);
+    return build;
+  }
+
+  fs::path configure_and_build(const std::string& consumer, const std::vector<std::string>& options) {
+    const fs::path build = configure(consumer, options);
     ok({EJK_CMAKE, "--build", build.string(), "-j", "2"});
     return build;
   }
@@ -125,7 +130,14 @@ TEST_F(Consumer, with_a_plugin_adds_a_kernel_and_an_operation) {
   fs::remove_all(folder);
 }
 
+/// The project checks that nothing of ours reaches it.
 TEST_F(Consumer, may_be_a_project_that_adds_ours_as_a_folder) {
+  configure("subdirectory", {"-DEJKERNEL_SOURCE=" + kSourceFolder.string()});
+}
+
+class ConsumerLong : public Consumer {};
+
+TEST_F(ConsumerLong, builds_and_runs_with_ours_as_a_folder) {
   // Static, which nothing else here builds.
   std::vector<std::string> options = {"-DEJKERNEL_SOURCE=" + kSourceFolder.string(), "-DBUILD_SHARED_LIBS=OFF"};
   // The whole library is compiled here: no optimisation, one instruction set, and a cache where there is one.
