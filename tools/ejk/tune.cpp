@@ -59,17 +59,19 @@ Json report_json(const BenchEntry& entry, const TuneReport& report) {
 }
 
 std::string outcome(const TuneReport& report, bool verify_only) {
-  const auto rejected = std::count_if(report.candidates.begin(), report.candidates.end(),
-                                      [](const CandidateReport& c) { return !c.rejected.empty(); });
-  if (verify_only) return fmt::format("{} candidates, {} rejected", report.candidates.size(), rejected);
+  const auto count = [&](auto is) { return std::count_if(report.candidates.begin(), report.candidates.end(), is); };
+  if (verify_only)
+    return fmt::format("{} candidates, {} rejected", report.candidates.size(),
+                       count([](const CandidateReport& c) { return !c.rejected.empty(); }));
   std::string text =
       report.faster
           ? fmt::format("{}: {:.3f}x as fast as the heuristic's {}", to_string(*report.kernel, report.best),
                         1 / report.comparison.ratio.median, to_string(*report.kernel, report.candidates.front().config))
           : fmt::format("nothing beats the heuristic's {}",
                         to_string(*report.kernel, report.candidates.front().config));
-  if (rejected > 0) text += fmt::format(" ({} of {} candidates rejected)", rejected, report.candidates.size());
-  if (!report.complete) text += " (the budget ended the search)";
+  text +=
+      fmt::format(" ({} of {} candidates timed{})", count([](const CandidateReport& c) { return c.num_samples > 0; }),
+                  report.candidates.size(), report.complete ? "" : ", then the budget ended");
   return text;
 }
 
