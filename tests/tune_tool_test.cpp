@@ -1,0 +1,71 @@
+// `ejk tune` as its user meets it: what it prints, what it leaves in the store, what it leaves alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/ejk_tool.h"
+#include "tests/support.h"
+
+namespace ejk::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+class TuneTool : public ::testing::Test {
+ protected:
+  ProcessResult run(std::vector<std::string> words) const {
+    return ejk(words, {"EJKERNEL_CACHE_DIR=" + (scratch.path / "store").string()});
+  }
+  /// `ejk tune` on a small problem, with more words.
+  ProcessResult tune(const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"tune", "flash_attention", "--q_len", "32", "--seconds", "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  }
+  std::string tier_4() const {
+    const Json told = Json::parse(run({"explain", "flash_attention", "--q_len", "32", "--json"}).out);
+    for (const Json& tier : told["tiers"])
+      if (tier["tier"] == "store") return tier["answer"];
+    return "not asked";
+  }
+  const ScratchFolder scratch{"tune"};
+};
+
+TEST_F(TuneTool, keeps_what_it_found_and_the_next_process_uses_it) {
+  EXPECT_EQ(tier_4(), "miss");
+  const ProcessResult tuned = tune({"--json"});
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+  const Json report = Json::parse(tuned.out);
+  EXPECT_EQ(report["kernel"], "cpu");
+  EXPECT_EQ(report["published"], true);
+  ASSERT_GT(report["candidates"].size(), 8u);
+  EXPECT_EQ(report["candidates"][0]["config"], report["heuristic"]) << "it stands first";
+  EXPECT_GT(report["candidates"][0]["seconds"], 0);
+  EXPECT_THAT(tier_4(), report["faster"] == true ? HasSubstr("hit: ") : HasSubstr("measured: nothing beats"));
+  EXPECT_EQ(tune({"--resume"}).out, "flash_attention  tuned already\n");
+}
+
+TEST_F(TuneTool, a_dry_run_lists_candidates_and_measures_nothing) {
+  const ProcessResult listed = tune({"--dry-run"});
+  EXPECT_EQ(listed.exit_code, 0);
+  EXPECT_THAT(listed.out, HasSubstr("flash_attention  kernel cpu, "));
+  EXPECT_THAT(listed.out, HasSubstr("\n  block_q=16 block_k=32 bf16_dot=0\n"));
+  EXPECT_FALSE(fs::exists(scratch.path / "store"));
+}
+
+TEST_F(TuneTool, verifying_checks_every_candidate_and_keeps_nothing) {
+  const ProcessResult verified = tune({"--verify-only"});
+  EXPECT_EQ(verified.exit_code, 0);
+  EXPECT_THAT(verified.out, HasSubstr(" candidates, 0 rejected"));
+  EXPECT_EQ(tier_4(), "miss");
+}
+
+TEST_F(TuneTool, a_kernel_with_one_config_is_said_so) {
+  EXPECT_EQ(run({"tune", "mean_pooling", "--num_tokens", "32"}).out, "mean_pooling  kernel cpu has one config\n");
+}
+
+}  // namespace
+}  // namespace ejk::testing
