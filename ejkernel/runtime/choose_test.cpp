@@ -35,6 +35,7 @@ class Choose : public ::testing::Test {
   ~Choose() override {
     set_log(nullptr, nullptr);
     clear_memory_configs();
+    ToyFast::has_wide_unit = false;
   }
 
   static PlanFor<Toy> toy_plan(const PlanOptions& options = {}, const Shape& shape = {8, 4}) {
@@ -184,7 +185,7 @@ TEST_F(Choose, an_override_that_this_machine_cannot_run_is_refused_with_the_reas
         chosen(with_config({{"unroll", 4}}));
       },
       ThrowsMessage<Unsupported>("toy: kernel fast cannot run the config block=16 unroll=4: unroll=4 needs a unit that "
-                                 "no machine has"));
+                                 "this machine lacks"));
 }
 
 TEST_F(Choose, another_machines_config_is_a_miss_counted_and_logged) {
@@ -193,7 +194,16 @@ TEST_F(Choose, another_machines_config_is_a_miss_counted_and_logged) {
   const Overlay overlay("toy", "fast", {{"unroll", 4}});
   EXPECT_EQ(chosen(), "heuristics block=16 unroll=1");
   EXPECT_EQ(num_illegal_configs(), before + 2);
-  EXPECT_THAT(logged, ::testing::Each(HasSubstr("block=16 unroll=4: unroll=4 needs a unit that no machine has")));
+  EXPECT_THAT(logged, ::testing::Each(HasSubstr("block=16 unroll=4: unroll=4 needs a unit that this machine lacks")));
+}
+
+/// The machine may change under a process: a snapshot of it goes on elsewhere.
+TEST_F(Choose, a_choice_made_before_is_asked_again_whether_it_runs_here) {
+  ToyFast::has_wide_unit = true;
+  set_memory_config(toy_plan(), {{"unroll", 4}});
+  EXPECT_EQ(chosen(), "memory block=16 unroll=4");
+  ToyFast::has_wide_unit = false;
+  EXPECT_EQ(chosen(), "heuristics block=16 unroll=1");
 }
 
 // ---- tiers 6 and 7 ----

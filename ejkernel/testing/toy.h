@@ -129,6 +129,7 @@ struct ToyFast {
     }
   };
   static inline std::atomic<int> last_block = 0;
+  static inline std::atomic<bool> has_wide_unit = false;
 
   static Support supports(const Call<Toy>& call, const DeviceProperties&) {
     return call.inputs.x.dtype == DType::f32 ? Support::yes() : Support::no("dtype must be f32");
@@ -140,7 +141,8 @@ struct ToyFast {
     return {{.block = 16}, {.block = 32}, {.block = 64}};
   }
   static Support runs_here(const Config& config, const DeviceProperties&) {
-    return config.unroll == 4 ? Support::no("unroll=4 needs a unit that no machine has") : Support::yes();
+    if (config.unroll < 4 || has_wide_unit) return Support::yes();
+    return Support::no("unroll=4 needs a unit that this machine lacks");
   }
   static size_t workspace_bytes(const Call<Toy>&, const Config& config, const DeviceProperties&) {
     return static_cast<size_t>(config.block);
