@@ -57,12 +57,9 @@ struct store_detail::State {
   std::once_flag opened;
   std::vector<Place> places;
 
-  /// Makes the folder where it is missing. False when it cannot be made, or is not ours alone.
   bool prepare(const std::string& root, const std::string& folder) {
     const std::lock_guard lock(mutex);
-    if (synced.count(folder) > 0 && store_folder::is_trusted(root, folder)) return true;
-    return store_files::make_folders(root, root, synced) && store_folder::is_trusted(root, root) &&
-           store_files::make_folders(folder, root, synced) && store_folder::is_trusted(root, folder);
+    return store_folder::make_trusted(root, folder, synced);
   }
 
   /// Counts a put, and collects when it is time to (see Store::collect).

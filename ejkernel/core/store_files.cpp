@@ -45,11 +45,14 @@ int open_descriptor(const std::string& path, Access access) {
     case Access::create:
       flags |= O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
       break;
+    case Access::claim:
+      flags |= O_RDONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK;
+      break;
     case Access::folder:
       flags |= O_RDONLY | O_DIRECTORY;
       break;
   }
-  const auto kind = access == Access::create ? Call::Kind::create : Call::Kind::open;
+  const auto kind = (flags & O_CREAT) != 0 ? Call::Kind::create : Call::Kind::open;
   return touch({kind, path}, [&](size_t) { return open(path.c_str(), flags, 0600); });
 }
 

@@ -43,6 +43,7 @@ enum class Access : uint8_t {
   read,        ///< never through a link at the end of the path, and without waiting for a pipe's other end
   read_named,  ///< the same through links: for what a person named
   create,      ///< for its owner only; the file must not exist
+  claim,       ///< for its owner only, and made where it is missing: for a lock
   folder,
 };
 

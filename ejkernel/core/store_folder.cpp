@@ -61,6 +61,12 @@ bool is_trusted(const std::string& root, const std::string& folder) {
   }
 }
 
+bool make_trusted(const std::string& root, const std::string& folder, std::set<std::string>& synced) {
+  if (synced.count(folder) > 0 && is_trusted(root, folder)) return true;
+  return store_files::make_folders(root, root, synced) && is_trusted(root, root) &&
+         store_files::make_folders(folder, root, synced) && is_trusted(root, folder);
+}
+
 std::optional<Record> find(const std::string& root, const RecordKey& key, bool writable) {
   const std::string path = root + "/" + record_format::relative_path(key);
   const File file(path, Access::read);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "ejkernel/core/record_format_internal.h"
@@ -14,6 +15,10 @@ namespace ejk::store_folder {
 /// Whether nobody else can write any of the folders from `root` down to `folder`, and none below `root` is a link.
 /// Warns once of the one that is not so; says nothing of one that is not there.
 bool is_trusted(const std::string& root, const std::string& folder);
+
+/// Makes the folder where it is missing (see store_files::make_folders). False when it cannot be made, or is not to be
+/// trusted.
+bool make_trusted(const std::string& root, const std::string& folder, std::set<std::string>& synced);
 
 /// The key's record below `root`. In the `writable` root a damaged one is moved aside, and a hit counts as use.
 std::optional<Record> find(const std::string& root, const RecordKey& key, bool writable);
