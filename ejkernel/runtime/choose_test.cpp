@@ -157,15 +157,7 @@ TEST_F(Choose, memory_holds_one_config_per_kernel) {
 
 TEST_F(Choose, an_illegal_config_in_memory_is_a_miss_counted_and_logged) {
   const Plan made = toy_plan();
-  const CheckedCall checked = check_call(made.operation(), made.inputs(), made.params());
-  const PlanOptions options;
-  set_memory_config({.operation = made.choice().operation,
-                     .inputs = made.inputs(),
-                     .params = &made.params(),
-                     .checked = &checked,
-                     .options = &options,
-                     .device = {}},
-                    made.kernel(), ConfigBlock::of(ToyFast::Config{.block = 5}));
+  set_memory_config(made.request(), made.kernel(), ConfigBlock::of(ToyFast::Config{.block = 5}));
   const int64_t before = num_illegal_configs();
   EXPECT_EQ(chosen(), "heuristics block=16 unroll=1");
   EXPECT_EQ(num_illegal_configs(), before + 1);

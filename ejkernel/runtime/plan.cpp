@@ -20,6 +20,14 @@ struct Plan::State {
   const DeviceProperties* properties = nullptr;
   size_t workspace_bytes = 0;
 
+  ChooseRequest request_for(std::shared_ptr<const RegisteredOperation> operation) const {
+    return {.operation = std::move(operation),
+            .inputs = inputs,
+            .params = &params,
+            .checked = &checked,
+            .options = &options,
+            .device = device};
+  }
   std::vector<Tensor> output_specs() const {
     std::vector<Tensor> specs;
     specs.reserve(checked.outputs.size());
@@ -51,13 +59,7 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
     input.data = alignment_of(input.data);
   }
   state->properties = &device_properties(state->device);
-  state->choice = choose({.operation = std::move(operation),
-                          .inputs = state->inputs,
-                          .params = &state->params,
-                          .checked = &state->checked,
-                          .options = &options,
-                          .device = state->device},
-                         nullptr);
+  state->choice = choose(state->request_for(std::move(operation)), nullptr);
   const std::vector<Tensor> outputs = state->output_specs();
   state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
                                                                   state->choice->config, *state->properties);
@@ -100,6 +102,7 @@ const ParamsBlock& Plan::params() const { return state_->params; }
 std::span<const OutputSpec> Plan::outputs() const { return state_->checked.outputs; }
 Device Plan::device() const { return state_->device; }
 size_t Plan::workspace_bytes() const { return state_->workspace_bytes; }
+ChooseRequest Plan::request() const { return state_->request_for(state_->choice->operation); }
 
 Work Plan::work() const { return operation().work({state_->inputs, &state_->params, state_->output_specs()}); }
 
@@ -114,14 +117,7 @@ std::vector<Array> Plan::allocate_outputs(void* stream) const {
 void set_memory_config(const Plan& plan, const ConfigValues& values) {
   const Choice& choice = plan.choice();
   const ConfigBlock config = config_from_values(plan.operation().name, *choice.kernel, choice.config, values);
-  const CheckedCall checked = check_call(plan.operation(), plan.inputs(), plan.params());
-  set_memory_config({.operation = choice.operation,
-                     .inputs = plan.inputs(),
-                     .params = &plan.params(),
-                     .checked = &checked,
-                     .options = &plan.options(),
-                     .device = plan.device()},
-                    *choice.kernel, config);
+  set_memory_config(plan.request(), *choice.kernel, config);
 }
 
 }  // namespace ejk

@@ -46,6 +46,8 @@ class EJK_API Plan {
   Device device() const;
   size_t workspace_bytes() const;
   Work work() const;
+  /// What its kernel and config were chosen for; for as long as a copy of the plan lives.
+  ChooseRequest request() const;
 
   /// Freshly allocated outputs in field order, on a device in the order of `stream`; absent where the call has none.
   std::vector<Array> allocate_outputs(void* stream = nullptr) const;

@@ -191,13 +191,7 @@ ConfigProvenance provenance_of(const TuneReport& report) {
 }
 
 void publish(const Plan& plan, TuneReport& report) {
-  const CheckedCall checked = check_call(plan.operation(), plan.inputs(), plan.params());
-  const ChooseRequest request{.operation = plan.choice().operation,
-                              .inputs = plan.inputs(),
-                              .params = &plan.params(),
-                              .checked = &checked,
-                              .options = &plan.options(),
-                              .device = plan.device()};
+  const ChooseRequest request = plan.request();
   set_memory_config(request, plan.kernel(), report.faster ? std::optional(report.best) : std::nullopt);
   // Nothing over the heuristic's config is an answer too: the next process need not look again.
   put_stored_config(config_record_key(request, plan.kernel()),

@@ -225,15 +225,7 @@ TEST_F(Tuner, explaining_says_what_would_be_tuned_and_does_not) {
 TEST_F(Tuner, while_somebody_tunes_the_problem_others_get_the_heuristics_config) {
   add_built_in();
   const Plan made = toy_plan();
-  const CheckedCall checked = check_call(made.operation(), made.inputs(), made.params());
-  const PlanOptions options;
-  const RecordKey key = config_record_key({.operation = made.choice().operation,
-                                           .inputs = made.inputs(),
-                                           .params = &made.params(),
-                                           .checked = &checked,
-                                           .options = &options,
-                                           .device = {}},
-                                          made.kernel());
+  const RecordKey key = config_record_key(made.request(), made.kernel());
   {
     const SingleFlight somebody(key.environment + key.text);
     EXPECT_TRUE(somebody.is_ours());
@@ -246,15 +238,7 @@ TEST_F(Tuner, while_somebody_tunes_the_problem_others_get_the_heuristics_config)
 TEST_F(Tuner, an_illegal_stored_config_is_a_miss_counted_and_logged) {
   add_built_in();
   const Plan made = toy_plan();
-  const CheckedCall checked = check_call(made.operation(), made.inputs(), made.params());
-  const PlanOptions options;
-  const RecordKey key = config_record_key({.operation = made.choice().operation,
-                                           .inputs = made.inputs(),
-                                           .params = &made.params(),
-                                           .checked = &checked,
-                                           .options = &options,
-                                           .device = {}},
-                                          made.kernel());
+  const RecordKey key = config_record_key(made.request(), made.kernel());
   ASSERT_TRUE(put_stored_config(key, {{"delay", 3}}, {}));
   clear_memory_configs();
   const int64_t before = num_illegal_configs();

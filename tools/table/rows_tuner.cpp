@@ -233,19 +233,12 @@ std::string expected(const Combination& c) {
 
 std::string observed(const Combination& c) {
   const Plan known = Bench::plan_with();
-  const CheckedCall checked = check_call(known.operation(), known.inputs(), known.params());
-  const PlanOptions none;
-  const ChooseRequest request{.operation = known.choice().operation,
-                              .inputs = known.inputs(),
-                              .params = &known.params(),
-                              .checked = &checked,
-                              .options = &none,
-                              .device = {}};
   if (c.tiers[3] != State::absent)
-    put_stored_config(config_record_key(request, known.kernel()), values_for(c.tiers[3], 8), {});
+    put_stored_config(config_record_key(known.request(), known.kernel()), values_for(c.tiers[3], 8), {});
   clear_memory_configs();  // also what was chosen above, before the store had an answer
   if (c.tiers[2] != State::absent)
-    set_memory_config(request, known.kernel(), ConfigBlock::of(Config{.delay = c.tiers[2] == State::good ? 2 : 3}));
+    set_memory_config(known.request(), known.kernel(),
+                      ConfigBlock::of(Config{.delay = c.tiers[2] == State::good ? 2 : 3}));
   std::optional<Overlay> overlay;
   if (c.tiers[1] != State::absent) overlay.emplace("toy", "tunable", values_for(c.tiers[1], 1));
   PlanOptions options{.policy = Policy{.autotune = c.may_tune, .heuristics = c.may_guess}};
