@@ -1,40 +1,18 @@
 #include "ejkernel/runtime/synthetic.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numbers>
 
+#include "ejkernel/core/random_internal.h"
 #include "ejkernel/core/validate.h"
 
 namespace ejk {
 namespace {
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): contents need no better.
-class Draws {
- public:
-  explicit Draws(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0x632BE59BD9B4E019u) {}
-  uint64_t bits() {
-    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
-  double normal() { return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(2 * std::numbers::pi * uniform()); }
-  /// [low, high]
-  int64_t between(int64_t low, int64_t high) {
-    return high <= low ? low : low + static_cast<int64_t>(bits() % static_cast<uint64_t>(high - low + 1));
-  }
-
- private:
-  uint64_t state_;
-};
-
 /// Every element of the memory that a tensor spans, in any order, drawn from a table of `value()`s in its dtype: large
 /// tensors are filled at the speed of memory.
 template <class Value>
-void fill_from_table(const Tensor& t, Draws& draws, Value&& value) {
+void fill_from_table(const Tensor& t, Random& random, Value&& value) {
   constexpr int64_t kTable = 4096;
   const Array table(t.dtype, {kTable});
   for (int64_t i = 0; i < kTable; ++i) set(table, i, value());
@@ -42,27 +20,27 @@ void fill_from_table(const Tensor& t, Draws& draws, Value&& value) {
   const auto size = static_cast<size_t>(bits(t.dtype) / 8);
   auto* at = t.as<std::byte>() + first * static_cast<int64_t>(size);
   for (int64_t n = first; n < last; ++n, at += size)
-    std::memcpy(at, table.as<const std::byte>() + (draws.bits() % kTable) * size, size);
+    std::memcpy(at, table.as<const std::byte>() + (random.bits() % kTable) * size, size);
 }
 
 /// One input, by what its name says of its numbers.
 class Filler {
  public:
   Filler(const Tensor& tensor, std::string_view name, const Dims& dims, uint64_t seed)
-      : t_(tensor), name_(name), dims_(dims), draws_(seed) {}
+      : t_(tensor), name_(name), dims_(dims), random_(seed) {}
 
   void run() {
-    if (t_.dtype == DType::boolean) return each([&](int64_t) { return draws_.uniform() < 0.9 ? 1 : 0; });
-    if (t_.dtype == DType::i8) return each([&](int64_t) { return draws_.between(-100, 100); });
+    if (t_.dtype == DType::boolean) return each([&](int64_t) { return random_.uniform() < 0.9 ? 1 : 0; });
+    if (t_.dtype == DType::i8) return each([&](int64_t) { return random_.between(-100, 100); });
     if (is_float(t_.dtype)) {
       const bool scale = name_.ends_with("scale");
-      return fill_from_table(t_, draws_, [&] { return scale ? 0.5 + draws_.uniform() : draws_.normal(); });
+      return fill_from_table(t_, random_, [&] { return scale ? 0.5 + random_.uniform() : random_.normal(); });
     }
     if (name_.starts_with("cu_")) return fill_offsets();
     if (name_.find("segment") != std::string_view::npos)
       return each([&](int64_t n) { return 4 * (n % t_.shape[-1]) / t_.shape[-1]; });
     if (name_.find("seq") != std::string_view::npos) return each([&](int64_t) { return length_bound(); });
-    each([&](int64_t) { return draws_.between(0, (1 << 16) - 1); });
+    each([&](int64_t) { return random_.between(0, (1 << 16) - 1); });
   }
 
  private:
@@ -84,7 +62,7 @@ class Filler {
   void fill_offsets() {
     std::vector<int64_t> cuts(static_cast<size_t>(t_.num_elements()));
     if (cuts.empty()) return;
-    for (int64_t& cut : cuts) cut = draws_.between(0, total());
+    for (int64_t& cut : cuts) cut = random_.between(0, total());
     std::sort(cuts.begin(), cuts.end());
     cuts.front() = 0;
     cuts.back() = total();
@@ -101,7 +79,7 @@ class Filler {
   const Tensor& t_;
   std::string_view name_;
   const Dims& dims_;
-  Draws draws_;
+  Random random_;
 };
 
 }  // namespace
@@ -125,8 +103,8 @@ SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<cons
 }
 
 void fill_normal(const Tensor& tensor, uint64_t seed) {
-  Draws draws(seed);
-  fill_from_table(tensor, draws, [&] { return draws.normal(); });
+  Random random(seed);
+  fill_from_table(tensor, random, [&] { return random.normal(); });
 }
 
 }  // namespace ejk

@@ -8,31 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "ejkernel/core/random_internal.h"
+
 namespace ejk::testing {
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). Bounded draws have a bias below 2^-32, which tests do not mind.
-class Random {
+/// What the harness draws besides the numbers themselves.
+class Random : public ejk::Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0x632BE59BD9B4E019u) {}
+  using ejk::Random::Random;
 
-  uint64_t bits() {
-    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-
-  /// [0, n); 0 for n <= 1.
-  int64_t below(int64_t n) { return n <= 1 ? 0 : static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
-  /// [low, high].
-  int64_t between(int64_t low, int64_t high) { return low + below(high - low + 1); }
-  /// [0, 1).
-  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
   bool chance(double probability) { return uniform() < probability; }
-  double normal() {
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-    return radius * std::cos(6.283185307179586 * uniform());
-  }
   /// [low, high] with every power of two equally likely: small sizes are as interesting as large ones. low >= 1.
   int64_t log_uniform(int64_t low, int64_t high) {
     if (high <= low) return low;
@@ -57,9 +42,6 @@ class Random {
   }
   /// An independent stream, so that what one part draws does not move another part's draws.
   Random fork(uint64_t stream) { return Random(bits() ^ (stream * 0xD1342543DE82EF95u)); }
-
- private:
-  uint64_t state_;
 };
 
 /// A length: log-uniform up to `most`, with the values where kernels go wrong over-weighted: 0, 1, one off a tile's
