@@ -62,8 +62,9 @@ class Search {
     std::erase_if(field, [&](size_t n) { return !admitted(n); });
     // Without the heuristic's config nothing can be said to be faster than it.
     if (!result_.trials[0].rejected.empty()) return;
-    for (int samples = 1; field.size() > 1; samples *= 2) {
-      for (int s = 0; s < samples; ++s) {
+    while (field.size() > 1) {
+      const size_t samples = (kExhaustiveSearch + field.size() - 1) / field.size();
+      for (size_t s = 0; s < samples; ++s) {
         std::shuffle(field.begin(), field.end(), random_);
         for (const size_t n : field)
           if (!take_sample(n)) return;

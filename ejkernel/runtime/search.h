@@ -1,7 +1,9 @@
 // Which candidates get how much of the clock: the tuner's search, without knowing what is timed.
 //
-// A race is successive halving (Jamieson and Talwalkar, AISTATS 2016): all runners are sampled once, interleaved; the
-// faster half goes on with twice the samples, until one is left. A small space races whole. Of a larger one an even
+// A race is successive halving (Jamieson and Talwalkar, AISTATS 2016): all runners are sampled, interleaved, and the
+// faster half goes on, until one is left. A round has about as many samples however many run, so that a small field is
+// not decided by a single one: of 16 runners each has 1, then 2, 4 and 8; of 3 each has 6, then 8. A small space races
+// whole. Of a larger one an even
 // selection does, the heuristic's config among it, and then the winner against its neighbours (configs that differ in
 // one field) for as long as one of them wins. The order is drawn from a fixed seed, so that the same times lead to the
 // same answer.
@@ -41,7 +43,7 @@ struct SearchResult {
   bool complete = true;       ///< false: time ran out
 };
 
-/// Spaces of up to this many candidates race whole.
+/// Spaces of up to this many candidates race whole, and a round of a race has at least so many samples.
 inline constexpr size_t kExhaustiveSearch = 16;
 
 /// The heuristic's config stands first among `candidates`. It wins when it is out itself: then there is nothing to

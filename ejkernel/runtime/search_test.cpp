@@ -66,8 +66,29 @@ TEST(Search, a_small_space_races_whole_and_the_fastest_wins) {
   EXPECT_TRUE(found.complete);
   EXPECT_EQ(lab.admitted.size(), 16u);
   for (const Trial& trial : found.trials) EXPECT_GE(trial.samples.size(), 1u);
-  EXPECT_GT(found.trials[9].samples.size(), 8u) << "who goes on gets more of the clock";
-  EXPECT_LT(lab.num_samples, 100);
+  EXPECT_EQ(found.trials[9].samples.size(), 1u + 2 + 4 + 8) << "who goes on gets more of the clock";
+  EXPECT_EQ(lab.num_samples, 4 * 16);
+}
+
+TEST(Search, a_round_of_few_has_as_many_samples_as_one_of_many) {
+  const auto samples_of = [](int count) {
+    const auto candidates = grid(1, count);
+    MadeUpLab lab(candidates, [](Shape2 at) { return 9.0 - at.y; });
+    const SearchResult found = search(candidates, kFields, 1, lab);
+    EXPECT_EQ(found.best, static_cast<size_t>(count - 1));
+    return std::pair(found.trials[found.best].samples.size(), lab.num_samples);
+  };
+  EXPECT_EQ(samples_of(2), std::pair(size_t{8}, 2 * 8));
+  EXPECT_EQ(samples_of(3), std::pair(size_t{6 + 8}, 3 * 6 + 2 * 8));
+  EXPECT_EQ(samples_of(5), std::pair(size_t{4 + 6 + 8}, 5 * 4 + 3 * 6 + 2 * 8));
+}
+
+/// An interruption takes longer than any config.
+TEST(Search, one_slow_sample_decides_nothing) {
+  const auto candidates = grid(1, 2);
+  int samples_of_the_faster = 0;
+  MadeUpLab lab(candidates, [&](Shape2 at) { return at.y == 0 ? 1.3 : ++samples_of_the_faster == 1 ? 100.0 : 1.0; });
+  EXPECT_EQ(search(candidates, kFields, 1, lab).best, 1u);
 }
 
 TEST(Search, of_a_large_space_a_selection_races_and_then_neighbours_for_as_long_as_one_wins) {
