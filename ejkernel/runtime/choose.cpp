@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <exception>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
@@ -11,6 +12,7 @@
 #include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/single_flight.h"
+#include "ejkernel/runtime/timer.h"
 #include "ejkernel/runtime/tuner.h"
 
 namespace ejk {
@@ -50,6 +52,12 @@ ClockCache<std::string>& failures() {
 std::atomic<uint64_t> memory_generation{0};
 std::atomic<int64_t> illegal_configs{0};
 std::atomic<double> tuning_seconds{0};
+
+/// Counts the scope's time, however it ends.
+struct TimeSpentTuning {
+  const double began = now_seconds();
+  ~TimeSpentTuning() { tuning_seconds.fetch_add(now_seconds() - began); }
+};
 
 uint64_t generation() { return KernelRegistry::instance().generation() + memory_generation.load(); }
 
@@ -253,15 +261,27 @@ class Chooser {
       note(Tier::store, "miss");
     }
 
-    if (const std::string why = why_not_tuned(kernel, policy); !why.empty()) {
-      note(Tier::autotune, why);
-      return std::nullopt;
-    }
-    return tuned(kernel);
+    return tuner_config(kernel, policy);
   }
 
   std::optional<Measured> nothing_faster(Tier tier) {
     note(tier, "measured: nothing beats the heuristic's config");
+    return std::nullopt;
+  }
+
+  /// Tier 5. What goes wrong here, in a kernel's own functions as well, is not the call's error. It is remembered, so
+  /// that the next call does not try again.
+  std::optional<Measured> tuner_config(const KernelInfo& kernel, const Policy& policy) {
+    try {
+      const std::string why = why_not_tuned(kernel, policy);
+      if (why.empty()) return tuned(kernel);
+      note(Tier::autotune, why);
+    } catch (const std::exception& error) {
+      note(Tier::autotune, fmt::format("failed: {}", error.what()));
+      log(LogLevel::warning,
+          fmt::format("{}: kernel {} is not tuned: {}", declaration_.name, kernel.name, error.what()));
+      memory_tier().put(hash_, key_, std::nullopt);
+    }
     return std::nullopt;
   }
 
@@ -286,23 +306,14 @@ class Chooser {
     // Whoever had the flight before may have just landed.
     if (const auto values = find_stored_config(record); values && !values->empty())
       if (const auto config = from_values(Tier::store, kernel, *values)) return Measured{*config, Tier::store};
-    const double began = now_seconds();
-    std::optional<Measured> answer;
-    try {
-      const PlanOptions own{
-          .platform = kernel.platform, .kernel = kernel.name, .config = config_values(kernel, heuristic(kernel))};
-      const Plan plan = Plan::make(request_.operation, request_.inputs, *request_.params, own);
-      const double left = environment::autotune_total_seconds() - tuning_seconds.load();
-      const TuneReport report = tune(plan, {.budget_seconds = std::min(left, environment::autotune_budget_seconds())});
-      if (report.faster) answer = Measured{report.best, Tier::autotune};
-    } catch (const Error& error) {
-      // Not the call's error. It is remembered, so that the next call does not try again.
-      log(LogLevel::warning,
-          fmt::format("{}: kernel {} is not tuned: {}", declaration_.name, kernel.name, error.what()));
-      memory_tier().put(hash_, key_, std::nullopt);
-    }
-    tuning_seconds.fetch_add(now_seconds() - began);
-    return answer;
+    const TimeSpentTuning spent;
+    const PlanOptions own{
+        .platform = kernel.platform, .kernel = kernel.name, .config = config_values(kernel, heuristic(kernel))};
+    const Plan plan = Plan::make(request_.operation, request_.inputs, *request_.params, own);
+    const double left = environment::autotune_total_seconds() - tuning_seconds.load();
+    const TuneReport report = tune(plan, {.budget_seconds = std::min(left, environment::autotune_budget_seconds())});
+    if (!report.faster) return std::nullopt;
+    return Measured{report.best, Tier::autotune};
   }
 
   ConfigBlock heuristic(const KernelInfo& kernel) const { return kernel.heuristic(view_, device_); }

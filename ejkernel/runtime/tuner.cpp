@@ -107,7 +107,7 @@ class HostLab : public TuningLab {
     options.config = config_values(plan_.kernel(), candidates_[candidate]);
     try {
       entry.plan = Plan::make(plan_.operation().name, inputs_, plan_.params(), options);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       return fmt::format("it cannot be planned: {}", error.what());
     }
     const auto needed = static_cast<double>(entry.plan->workspace_bytes());

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "ejkernel/core/environment.h"
@@ -148,6 +149,21 @@ TEST_F(Tuner, broken_candidates_are_rejected_with_the_reason) {
   EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 1);
 }
 
+/// Counts bytes for no config without a delay.
+struct ToyUncounted : ToyTunable {
+  static size_t workspace_bytes(const Call<Toy>&, const Config& config, const DeviceProperties&) {
+    if (config.delay == 0) throw std::runtime_error("bytes beyond counting");
+    return 64;
+  }
+};
+
+TEST_F(Tuner, a_candidate_that_cannot_be_planned_is_rejected_alone) {
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyUncounted>(), 10000);
+  const TuneReport report = tune_until_faster({.budget_seconds = 1});
+  EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 2);
+  EXPECT_EQ(report.candidates[2].rejected, "it cannot be planned: bytes beyond counting");
+}
+
 TEST_F(Tuner, a_kernel_from_outside_may_crash_and_hang_without_harm) {
   add_from_outside();
   ToyTunable::offered = {{.delay = 0, .deed = static_cast<int>(Deed::crashes)},
@@ -263,6 +279,27 @@ TEST_F(Tuner, a_failed_tuning_is_no_error_of_the_call_and_is_not_repeated) {
   const int runs = ToyTunable::num_runs;
   EXPECT_EQ(chosen(), "heuristics delay=0 deed=4");
   EXPECT_EQ(ToyTunable::num_runs, runs);
+}
+
+/// Runs out of ideas after some calls.
+struct ToyForgetful : ToyTunable {
+  static inline int ideas = 0;
+  static std::vector<Config> candidates(const Call<Toy>&, const DeviceProperties&) {
+    if (ideas-- == 0) throw std::runtime_error("out of ideas");
+    return offered;
+  }
+};
+
+TEST_F(Tuner, whatever_a_kernel_throws_is_no_error_of_the_call) {
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyForgetful>(), 10000);
+  for (const int ideas : {0, 1}) {  // asked whether there is anything to tune, or to tune it
+    ToyForgetful::ideas = ideas;
+    clear_memory_configs();
+    logged.clear();
+    EXPECT_EQ(chosen(), "heuristics delay=4 deed=0");
+    EXPECT_EQ(chosen(), "heuristics delay=4 deed=0") << "and is not tuned again";
+    EXPECT_THAT(logged, ::testing::ElementsAre("toy: kernel tunable is not tuned: out of ideas")) << ideas;
+  }
 }
 
 class TunerEnvironment : public Tuner {
