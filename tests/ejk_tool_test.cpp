@@ -14,6 +14,7 @@
 #include "ejkernel/testing/process.h"
 #include "ejkernel/testing/table.h"
 #include "tests/ejk_tool.h"
+#include "tests/support.h"
 
 namespace ejk::testing {
 namespace {
@@ -518,6 +519,45 @@ TEST(EjkTool, doctor_examines_the_machine) {
                                                  "registry", "self-test"}));
   EXPECT_EQ(json["environment"].size(), environment::variables().size());
   EXPECT_THAT(ejk({"doctor", "--env", "--seconds", "0"}).out, HasSubstr("\nEJKERNEL_NUM_THREADS "));
+}
+
+/// Without the variable, which this program sets for what it starts.
+ProcessResult ejk_without_policy(std::vector<std::string> arguments, const std::vector<std::string>& environment) {
+  arguments.insert(arguments.begin(), {"env", "-u", "EJKERNEL_AUTOTUNE_POLICY", EJK_BINARY_DIR "/bin/ejk"});
+  return run_process(arguments, environment);
+}
+
+TEST(EjkTool, doctor_shows_the_environment_as_its_user_left_it) {
+  const auto policy_in = [](const ProcessResult& doctor) {
+    const Json examined = json_of(doctor);
+    for (const Json& variable : examined["environment"])
+      if (variable["name"] == "EJKERNEL_AUTOTUNE_POLICY") return variable["value"];
+    return Json("no such variable");
+  };
+  const std::vector<std::string> arguments = {"doctor", "--env", "--json", "--seconds", "0"};
+  EXPECT_EQ(policy_in(ejk_without_policy(arguments, {})), Json());
+  EXPECT_EQ(policy_in(ejk(arguments, {"EJKERNEL_AUTOTUNE_POLICY=autotune"})), Json("autotune"));
+}
+
+TEST(EjkTool, tuning_is_left_to_tune_and_explain_says_what_a_program_would_do) {
+  const ScratchFolder scratch("tuning_is_left");
+  const std::vector<std::string> environment = {"EJKERNEL_CACHE_DIR=" + (scratch.path / "store").string()};
+  const auto tier_5 = [](const ProcessResult& explained) {
+    const Json told = json_of(explained);
+    for (const Json& tier : told["tiers"])
+      if (tier["tier"] == "autotune") return tier["answer"].get<std::string>();
+    return std::string("not asked");
+  };
+  const std::vector<std::string> explain = {"explain", "flash_attention", "--q_len", "16", "--json"};
+  EXPECT_THAT(tier_5(ejk_without_policy(explain, environment)), StartsWith("would tune at the first call: "));
+  EXPECT_EQ(tier_5(ejk(explain, {environment[0], "EJKERNEL_AUTOTUNE_POLICY=heuristics"})), "not allowed by policy");
+
+  std::vector<std::string> run = {"run", "flash_attention", "--q_len", "16", "--json"};
+  EXPECT_EQ(json_of(ejk_without_policy(run, environment))["tier"], "heuristics");
+  EXPECT_FALSE(std::filesystem::exists(scratch.path / "store"));
+  run.insert(run.end(), {"--policy", "autotune"});
+  json_of(ejk_without_policy(run, environment));
+  EXPECT_TRUE(std::filesystem::exists(scratch.path / "store")) << "it was asked to tune, and keeps what it found";
 }
 
 TEST(EjkTool, doctor_fails_on_what_does_not_work_and_warns_of_what_has_no_effect) {

@@ -63,8 +63,7 @@ uint64_t generation() { return KernelRegistry::instance().generation() + memory_
 
 Policy effective_policy(const PlanOptions& options) {
   if (options.policy) return *options.policy;
-  if (policy_on_this_thread) return *policy_on_this_thread;
-  return {.autotune = environment::autotune_policy() == environment::AutotunePolicy::autotune, .heuristics = true};
+  return policy_on_this_thread ? *policy_on_this_thread : policy_of_environment();
 }
 
 /// One call on its way to a choice.
@@ -368,6 +367,10 @@ std::string_view name(Tier tier) {
       return "error";
   }
   return "?";
+}
+
+Policy policy_of_environment() {
+  return {.autotune = environment::autotune_policy() == environment::AutotunePolicy::autotune, .heuristics = true};
 }
 
 std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail) {

@@ -26,6 +26,9 @@ struct Policy {
   friend bool operator==(const Policy&, const Policy&) = default;
 };
 
+/// What EJKERNEL_AUTOTUNE_POLICY says: the policy where neither the call nor the thread has one.
+EJK_API Policy policy_of_environment();
+
 /// What a caller asks for besides the call itself.
 struct PlanOptions {
   std::optional<Platform> platform = {};  ///< a named platform works or raises; never a silent fallback

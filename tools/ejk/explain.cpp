@@ -18,7 +18,8 @@ struct Flags {
 };
 
 int explain_call(const Flags& flags) {
-  const PlanOptions options = plan_options(flags.call);
+  PlanOptions options = plan_options(flags.call);
+  if (!options.policy) options.policy = policy_of_environment();  // what an ordinary process would do
   const ToolCall call = make_specs(flags.call);
   const Explanation explanation = explain(call.operation, call.inputs, call.params, options);
   if (flags.json)

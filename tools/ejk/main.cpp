@@ -1,7 +1,5 @@
 // ejk: measures, checks and explains the kernels of this library.
-#include <cstdlib>
-#include <string_view>
-
+#include "ejkernel/runtime/choose.h"
 #include "tools/ejk/verbs.h"
 
 namespace {
@@ -51,15 +49,10 @@ constexpr ejk::tool::Verb kVerbs[] = {
      ejk::tool::declare_tune},
 };
 
-/// Timing and checking are about the configs that are there; only `tune` looks for better ones. `explain` tells what an
-/// ordinary process would do.
-void leave_tuning_to_tune(int argc, char** argv) {
-  if (argc < 2 || std::string_view(argv[1]) != "explain") ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", 0);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  leave_tuning_to_tune(argc, argv);
+  // Timing and checking are about the configs that are there; only `tune` looks for better ones.
+  const ejk::PolicyOverride what_is_there({.autotune = false});
   return ejk::tool::run_command_line(kVerbs, argc, argv);
 }
