@@ -185,10 +185,11 @@ TEST_F(ReliabilityTable, a_tree_is_found_from_below_and_missed_from_elsewhere) {
   EXPECT_THROW(find_tree("/"), InvalidArgument);
 }
 
-TEST(ReliabilityRows, are_those_of_the_plan_each_once) {
+TEST(ReliabilityRows, are_those_of_the_plan_each_once_and_by_id) {
   std::set<std::string_view> ids;
   for (const Row& row : table_rows()) {
-    EXPECT_TRUE(ids.insert(row.id).second) << row.id;
+    EXPECT_TRUE(ids.empty() || *ids.rbegin() < row.id) << row.id;
+    ids.insert(row.id);
     EXPECT_GT(row.target, 0) << row.id;
     EXPECT_FALSE(row.depends_on.empty()) << row.id << " would never be stale";
     EXPECT_TRUE(std::any_of(row.depends_on.begin(), row.depends_on.end(),
