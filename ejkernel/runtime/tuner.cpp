@@ -45,6 +45,19 @@ bool asks_for_equal_bits(const Plan& plan) {
   return false;
 }
 
+/// For a caller without data of its own.
+SyntheticInputs make_inputs(const Plan& plan, uint64_t seed) {
+  double bytes = 0;
+  for (const Tensor& input : plan.inputs())
+    if (input.present()) bytes += static_cast<double>(num_bytes(input.dtype, input.shape));
+  if (bytes > free_bytes() / 4)
+    throw Unsupported(
+        fmt::format("{}: its inputs take {:.0f} MiB, more than a quarter of the memory that is free; pass "
+                    "data, or tune a smaller batch",
+                    plan.operation().name, bytes / (1 << 20)));
+  return make_synthetic_inputs(plan.operation(), plan.inputs(), plan.params(), seed);
+}
+
 /// Runs candidates in this process, on host memory.
 class HostLab : public TuningLab {
  public:
@@ -167,6 +180,36 @@ SearchResult admit_all(size_t count, TuningLab& lab) {
   return result;
 }
 
+std::vector<CandidateReport> reports_of(std::span<const ConfigBlock> candidates, std::span<const Trial> trials) {
+  std::vector<CandidateReport> reports;
+  for (size_t n = 0; n < candidates.size(); ++n)
+    reports.push_back({.config = candidates[n],
+                       .rejected = trials[n].tried ? trials[n].rejected : "its turn did not come",
+                       .seconds = trials[n].samples.empty() ? 0 : trials[n].median(),
+                       .num_samples = static_cast<int64_t>(trials[n].samples.size())});
+  return reports;
+}
+
+/// The fastest against the heuristic's config, interleaved; then it is checked again.
+void run_last_heat(size_t fastest, double until, TuningLab& lab, TuneReport& report) {
+  bool failed = false;
+  const auto sampler = [&](size_t candidate) -> Sampler {
+    return [&, candidate] {
+      const double seconds = lab.sample(candidate);
+      failed = failed || seconds < 0;
+      return std::max(seconds, 1e-12);
+    };
+  };
+  report.comparison =
+      compare(sampler(0), sampler(fastest),
+              {.max_seconds = std::max(0.0, until - now_seconds()), .spread = kMargin / 4, .confidence = 0.99});
+  std::string& rejected = report.candidates[fastest].rejected;
+  if (failed) rejected = "it failed while it was timed";
+  for (int n = 0; n < kFinalChecks && rejected.empty(); ++n) rejected = lab.admit(fastest);
+  report.faster = rejected.empty() && report.comparison.ratio.high < 1 - kMargin;
+  if (report.faster) report.best = report.candidates[fastest].config;
+}
+
 void log_report(const Plan& plan, const TuneReport& report) {
   if (!log_enabled(LogLevel::info)) return;
   for (const CandidateReport& candidate : report.candidates)
@@ -231,16 +274,8 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
     throw Unsupported(
         fmt::format("{}: kernel {} has one config for this call; there is nothing to tune", op, kernel.name));
 
-  double bytes = 0;
-  for (const Tensor& input : plan.inputs())
-    if (input.present()) bytes += static_cast<double>(num_bytes(input.dtype, input.shape));
-  if (given.empty() && bytes > free_bytes() / 4)
-    throw Unsupported(
-        fmt::format("{}: its inputs take {:.0f} MiB, more than a quarter of the memory that is free; pass "
-                    "data, or tune a smaller batch",
-                    op, bytes / (1 << 20)));
   SyntheticInputs made;
-  if (given.empty()) made = make_synthetic_inputs(plan.operation(), plan.inputs(), plan.params(), options.seed);
+  if (given.empty()) made = make_inputs(plan, options.seed);
   const std::span<const Tensor> inputs = given.empty() ? std::span<const Tensor>(made.tensors) : given;
 
   HostLab host(plan, inputs, candidates, began + (1 - kLastHeat) * options.budget_seconds);
@@ -256,32 +291,9 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
                                                  : search(candidates, kernel.config_fields, options.seed, lab);
 
   TuneReport report{.kernel = plan.choice().kernel, .candidates = {}, .best = candidates.front(), .comparison = {}};
+  report.candidates = reports_of(candidates, found.trials);
   report.complete = found.complete;
-  for (size_t n = 0; n < candidates.size(); ++n) {
-    const Trial& trial = found.trials[n];
-    report.candidates.push_back({.config = candidates[n],
-                                 .rejected = trial.tried ? trial.rejected : "its turn did not come",
-                                 .seconds = trial.samples.empty() ? 0 : trial.median(),
-                                 .num_samples = static_cast<int64_t>(trial.samples.size())});
-  }
-  if (found.best != 0) {
-    bool failed = false;
-    const auto sampler = [&](size_t candidate) -> Sampler {
-      return [&, candidate] {
-        const double seconds = chosen.sample(candidate);
-        failed = failed || seconds < 0;
-        return std::max(seconds, 1e-12);
-      };
-    };
-    report.comparison =
-        compare(sampler(0), sampler(found.best),
-                {.max_seconds = std::max(0.0, until - now_seconds()), .spread = kMargin / 4, .confidence = 0.99});
-    std::string& rejected = report.candidates[found.best].rejected;
-    if (failed) rejected = "it failed while it was timed";
-    for (int n = 0; n < kFinalChecks && rejected.empty(); ++n) rejected = chosen.admit(found.best);
-    report.faster = rejected.empty() && report.comparison.ratio.high < 1 - kMargin;
-    if (report.faster) report.best = candidates[found.best];
-  }
+  if (found.best != 0) run_last_heat(found.best, until, chosen, report);
   report.seconds = now_seconds() - began;
   log_report(plan, report);
   if (options.publish && !options.verify_only) publish(plan, report);
