@@ -65,7 +65,8 @@ class KeyTask {
         num_rows_(sequence.q_len * call.problem.group()),
         first_row_(call.first_row_of(part, call.problem.batch_of(sequence), kv_head, sequence.q_begin)),
         wants_key_(call.wanted.key.present()),
-        wants_value_(call.wanted.value.present()) {}
+        wants_value_(call.wanted.value.present()),
+        wants_d_scores_(wants_key_ || call.d_query != nullptr) {}
 
   /// Blocks `part`, part + key_parts, ...: under a causal mask all parts then have about as much to do.
   void run(int64_t part) {
@@ -138,8 +139,7 @@ class KeyTask {
   bool compute(const Panel& t, KeyBlock& block) {
     load_panel(p_.query, p_.q, t, s_.rows, s_.queries);
     load_d_out_panel(call_, t, s_.rows, s_.d_outs);
-    const bool wants_d_scores = wants_key_ || call_.d_query != nullptr;
-    GradientTile<E> tile(call_, t, s_, {.probabilities = wants_value_, .d_scores = wants_d_scores});
+    GradientTile<E> tile(call_, t, s_, {.probabilities = wants_value_, .d_scores = wants_d_scores_});
     const int64_t offset = block.first - first_;
     return tile.compute(block, s_.keys + offset * padded(units<E>(p_.head_dim)),
                         s_.values + offset * padded(units<E>(p_.value_dim)), s_.queries, s_.d_outs);
@@ -156,16 +156,16 @@ class KeyTask {
         std::fill_n(s_.d_logit_pairs + j * call_.config.block_q + at, width, E{});
   }
 
-  /// P and dS of a panel, from float tiles to elements of the tile.
+  /// P and dS of a panel, those that are wanted, from float tiles to elements of the tile.
   void copy_to_tile(int64_t at, int64_t offset, int64_t count, int64_t width) {
     const FloatTag d;
     for (int64_t j = 0; j < count; ++j)
       for (int64_t r = 0; r < width; r += lanes()) {
         const int64_t row = (offset + j) * s_.tile_stride, from = j * panel_rows() + r;
         if (wants_value_) store_in_row(hn::Load(d, s_.scores + from), s_.weights + row, at + r);
-        store_in_row(hn::Load(d, s_.d_scores + from), s_.d_logits + row, at + r);
+        if (wants_d_scores_) store_in_row(hn::Load(d, s_.d_scores + from), s_.d_logits + row, at + r);
       }
-    if constexpr (std::is_same_v<E, float>) return;
+    if (std::is_same_v<E, float> || !wants_d_scores_) return;
     const int64_t stride = call_.config.block_q;
     for (int64_t r = 0; r < width; r += lanes()) {
       E* to = s_.d_logit_pairs + units<E>(offset) * stride + at + r;
@@ -230,7 +230,7 @@ class KeyTask {
   const int64_t kv_head_;
   const KeyScratch<E>& s_;
   const int64_t num_rows_, first_row_;
-  const bool wants_key_, wants_value_;
+  const bool wants_key_, wants_value_, wants_d_scores_;
   int64_t first_ = 0, count_ = 0;  ///< the block of keys
   int64_t first_tile_row_ = 0;
   Panel panel_;
