@@ -303,8 +303,10 @@ class Chooser {
     is_for_now_ = !flight.is_ours();
     if (!flight.is_ours()) return std::nullopt;
     // Whoever had the flight before may have just landed.
-    if (const auto values = find_stored_config(record); values && !values->empty())
+    if (const auto values = find_stored_config(record)) {
+      if (values->empty()) return nothing_faster(Tier::store);
       if (const auto config = from_values(Tier::store, kernel, *values)) return Measured{*config, Tier::store};
+    }
     const TimeSpentTuning spent;
     const PlanOptions own{
         .platform = kernel.platform, .kernel = kernel.name, .config = config_values(kernel, heuristic(kernel))};
