@@ -35,7 +35,7 @@ class CompileKernels : public ::testing::TestWithParam<int> {
     const ProcessResult result = ejk({"compile", "--arch", architecture}, {"EJKERNEL_NVRTC=" + compiler(GetParam()),
                                                                            "EJKERNEL_CACHE_DIR=" + cache.string()});
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    EXPECT_THAT(result.out, HasSubstr(" kernels, 0 refused"));
+    EXPECT_THAT(result.out, HasSubstr(" threads, 0 refused"));
   }
   fs::path cache;
 };

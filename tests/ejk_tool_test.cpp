@@ -352,6 +352,22 @@ TEST(EjkTool, bench_shows_the_hosts_overhead) {
   EXPECT_THAT(timed, ::testing::IsSupersetOf({"plan.run", "ejk_plan_run", "execute", "find", "put"}));
 }
 
+TEST(EjkTool, bench_times_the_first_plan_of_a_process) {
+  const ProcessResult result = ejk({"bench", "mean_pooling", "--dim", "64", "--planning", "--json"});
+  EXPECT_TRUE(result.exit_code == 0 || result.exit_code == 1) << result.err;  // 1: this machine misses a target
+  const Json planning = Json::parse(result.out)["planning"];
+  ASSERT_EQ(planning.size(), 2u);
+  EXPECT_EQ(planning[0]["what"], "compiled");
+  EXPECT_EQ(planning[1]["what"], "from the store");
+  for (const Json& figure : planning) {
+    EXPECT_EQ(figure["kernel"], "cpu");
+    EXPECT_GT(figure["least"], 0);
+    EXPECT_LE(figure["least"], figure["seconds"]);
+    EXPECT_LE(figure["seconds"], figure["most"]);
+    EXPECT_EQ(figure["met"], figure["seconds"] <= figure["target"]);
+  }
+}
+
 TEST(EjkTool, check_meets_random_problems_until_the_time_is_over) {
   const Json json = json_of(ejk({"check", "--seconds", "1", "--json"}));
   EXPECT_THAT(json["failures"], IsEmpty());

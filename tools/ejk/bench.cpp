@@ -226,6 +226,7 @@ int bench(const BenchFlags& flags) {
   if (flags.overhead) return bench_overhead(flags);
   const std::vector<BenchEntry> entries = entries_of("bench", flags.call, flags.cases);
   if (flags.worker) return bench_worker(flags, entries.front());
+  if (flags.planning) return bench_planning(flags, entries);
   if (!flags.fail_over.empty()) parse_percent("--fail-over", flags.fail_over);
   if (!flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
       !flags.baseline_program.empty())
@@ -313,6 +314,7 @@ Action declare_bench(Options& options) {
       .value("threads", flags->threads, "N", "threads of CPU kernels (default: EJKERNEL_NUM_THREADS, else all)")
       .flag("warm", flags->warm, "keep the data in the caches (default: cold)")
       .flag("overhead", flags->overhead, "time the host's part of a call instead")
+      .flag("planning", flags->planning, "time the first plan of a process, compiled and from the store, instead")
       .flag("peaks", flags->peaks, "measure the machine's peaks only")
       .value("save", flags->save, "FILE", "keep the results, and beside them in FILE.program what made them");
   declare_device(options, flags->call.device);

@@ -14,7 +14,7 @@ namespace ejk::tool {
 struct BenchFlags {
   CallFlags call;                  ///< operation, problem, and what to choose
   std::vector<std::string> cases;  ///< named ones; empty: the primary ones, or the problem of `call`
-  bool json = false, warm = false, overhead = false, peaks = false, worker = false;
+  bool json = false, warm = false, overhead = false, planning = false, peaks = false, worker = false;
   double seconds = 1;   ///< at most, per case
   int64_t threads = 0;  ///< 0: as the library has it
   std::string save, baseline, baseline_program, baseline_kernel, fail_over;
@@ -46,6 +46,8 @@ std::vector<std::string> arguments_of(const CallFlags& call);
 
 /// --overhead
 int bench_overhead(const BenchFlags& flags);
+/// --planning
+int bench_planning(const BenchFlags& flags, const std::vector<BenchEntry>& entries);
 /// --worker: prepares the one entry, then answers every "sample" line on standard input with seconds.
 int bench_worker(const BenchFlags& flags, const BenchEntry& entry);
 /// --baseline…: the same entries by two programs or two choices, interleaved.

@@ -3,10 +3,7 @@
 // stands the driver's launch of an empty kernel.
 #include <fmt/format.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -23,6 +20,7 @@
 #include "ejkernel/runtime/registry.h"
 #include "tools/ejk/bench.h"
 #include "tools/ejk/print.h"
+#include "tools/ejk/scratch_folder.h"
 #include "tools/ejk/workload.h"
 
 namespace ejk::tool {
@@ -178,27 +176,10 @@ void measure_operation(const std::string& operation, const Stopwatch& stopwatch,
 /// Seconds that the store's calls may take.
 constexpr double kFind = 10e-6, kPut = 2e-3;
 
-/// A store on the disk of this user's, for as long as the object lives.
-class ScratchStore {
- public:
-  ScratchStore() : store_(folder()) {}
-  ~ScratchStore() { std::filesystem::remove_all(store_.root()); }
-  ScratchStore(const ScratchStore&) = delete;
-  ScratchStore& operator=(const ScratchStore&) = delete;
-  const Store& store() const { return store_; }
-
- private:
-  static std::string folder() {
-    const std::string& root = ejk::store().root();
-    return fmt::format("{}/bench_{}", root.empty() ? std::filesystem::temp_directory_path().string() : root, getpid());
-  }
-  Store store_;
-};
-
 /// A config's record, read back and published over and over.
 void measure_store(const Stopwatch& stopwatch, Json& figures) {
-  const ScratchStore scratch;
-  const Store& store = scratch.store();
+  const ScratchFolder folder;
+  const Store store(folder.path());
   const RecordKey key = {"cpu|some processor|avx3", "flash_attention", std::string(300, 'k')};
   const Record record = {std::string(200, 'v'), "measured"};
   if (!store.put(key, record))

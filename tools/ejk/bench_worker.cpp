@@ -60,6 +60,15 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
+double first_plan_seconds(const CallFlags& call) {
+  const Array warm_up(DType::u8, {64}, call.device);  // a GPU has its context now, and has loaded no kernel
+  const ToolCall specs = make_specs(call);
+  const PlanOptions options = plan_options(call);
+  const double began = now_seconds();
+  Plan::make(specs.operation, specs.inputs, specs.params, options);
+  return now_seconds() - began;
+}
+
 }  // namespace
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
@@ -98,6 +107,7 @@ Worker::Worker(const std::string& program, std::vector<std::string> arguments, c
   if (first.empty()) fail("it ended");
   const Json hello = Json::parse(first, nullptr, /*allow_exceptions=*/false);
   if (!hello.is_object() || hello.value("protocol", 0) != kProtocol) fail("it does not answer as this version does");
+  first_plan_seconds_ = hello.value("first_plan_seconds", 0.0);
   kernel_ = hello.value("kernel", "");
   config_ = hello.value("config", "");
   identity_ = {hello.value("program", ""), hello.value("library", "")};
@@ -137,14 +147,13 @@ double Worker::sample() {
 }
 
 int bench_worker(const BenchFlags& flags, const BenchEntry& entry) {
+  const double first_plan = first_plan_seconds(entry.call);
   const TimedWorkload workload(make_call_with_data(entry.call), entry.call, flags.warm, kSampleSeconds);
   const Plan& plan = workload.plan();
   const Identity self = own_identity();
-  const Json hello = {{"protocol", kProtocol},
-                      {"kernel", plan.kernel().name},
-                      {"config", to_string(plan.kernel(), plan.choice().config)},
-                      {"program", self.program},
-                      {"library", self.library}};
+  const Json hello = {{"protocol", kProtocol},        {"first_plan_seconds", first_plan},
+                      {"kernel", plan.kernel().name}, {"config", to_string(plan.kernel(), plan.choice().config)},
+                      {"program", self.program},      {"library", self.library}};
   fmt::print("{}\n", hello.dump());
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line) && line == "sample";) {

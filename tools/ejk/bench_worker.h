@@ -28,6 +28,8 @@ class Worker {
 
   /// Seconds per run.
   double sample();
+  /// What its first plan took, in a process that had used the device before.
+  double first_plan_seconds() const { return first_plan_seconds_; }
   const std::string& kernel() const { return kernel_; }
   const std::string& config() const { return config_; }
   const Identity& identity() const { return identity_; }
@@ -40,6 +42,7 @@ class Worker {
   pid_t pid_ = -1;
   int socket_ = -1;
   std::string unread_;
+  double first_plan_seconds_ = 0;
   std::string kernel_, config_;
   Identity identity_;
 };

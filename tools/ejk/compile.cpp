@@ -13,6 +13,7 @@
 #include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cuda/program.h"
 #include "ejkernel/runtime/registry.h"
+#include "ejkernel/runtime/timer.h"
 #include "tools/ejk/cases.h"
 #include "tools/ejk/print.h"
 #include "tools/ejk/verbs.h"
@@ -124,12 +125,14 @@ void compile_one(const Work& work, Rows& rows, std::mutex& mutex) {
     rows.insert({{architecture, failure}, {fmt::format("{} {}", op.name, work.kernel->name), "", false}});
 }
 
+unsigned num_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
+
 Rows compile_all(const std::vector<Work>& work) {
   Rows rows;
   std::mutex mutex;
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+  for (unsigned i = 0; i < num_threads(); ++i)
     threads.emplace_back([&] {
       for (size_t at = next++; at < work.size(); at = next++) compile_one(work[at], rows, mutex);
     });
@@ -148,7 +151,9 @@ int run(const Flags& flags) {
   if (work.empty())
     throw_invalid("ejk", "the problems", "be served by a CUDA kernel", "none that is",
                   "name another operation, kernel or case");
+  const double began = now_seconds();
   const Rows rows = compile_all(work);
+  const double seconds = now_seconds() - began;
   size_t num_bad = 0, width = 0;
   for (const auto& [key, row] : rows) width = std::max(width, row.kernel.size());
   for (const auto& [key, row] : rows) {
@@ -156,7 +161,7 @@ int run(const Flags& flags) {
     fmt::print("{}  {:7}  {:<{}}  {}  {}\n", row.good ? coloured("ok  ", Colour::green) : coloured("FAIL", Colour::red),
                key.first, row.kernel, width, row.found, printable(key.second));
   }
-  fmt::print("\n{} kernels, {} refused\n", rows.size(), num_bad);
+  fmt::print("\n{} kernels in {:.2f} s on {} threads, {} refused\n", rows.size(), seconds, num_threads(), num_bad);
   return num_bad == 0 ? kOk : kFailed;
 }
 

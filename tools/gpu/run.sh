@@ -10,7 +10,7 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
   doctor      what is here and what is missing
   tests       ejkernel_device_tests: every kernel for a GPU, on the device (ARGS: --gtest_filter=…)
   check       ejk check of every operation on the device, and of flash_attention's dense problems (ARGS: more options)
-  bench       ejk bench of the named problems, the device's own copy bandwidth, and what launches cost
+  bench       ejk bench of the named problems, the device's own copy bandwidth, what launches and first plans cost
   peers       flash_attention beside cuDNN, FlashAttention-2 and Mosaic GPU, mean_pooling beside copies (ARGS:
               cuda_attention.py's, which alone runs then)
   table       the rows of the reliability table that need a GPU (ARGS: those rows only)
@@ -70,9 +70,11 @@ part_check() {
 }
 
 part_bench() {
-  local operation failed=0
+  local operation failed=0 dense=(--dtype bf16 --q_len 4096 --num_q_heads 16 --head_dim 128)
   "$ejk" bench --peaks --device cuda || failed=1
   "$ejk" bench --overhead --device cuda || failed=1
+  "$ejk" bench flash_attention "${dense[@]}" --planning --device cuda || failed=1
+  "$ejk" bench flash_attention "${dense[@]}" --causal --planning --device cuda || failed=1
   for operation in flash_attention mean_pooling mean_pooling_backward; do
     "$ejk" bench "$operation" --device cuda "$@" || failed=1
   done
