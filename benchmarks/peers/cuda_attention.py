@@ -313,8 +313,10 @@ def mosaic_peer(cell, copies):
 
 
 def contender(cell, name, turn, copies):
-    # autograd works on a stream and a thread of its own, which a graph of this thread's does not see
-    return measure_cuda.Contender(name, turn, len(copies), may_capture=not cell.is_backward)
+    # autograd works on a stream and a thread of its own and Mosaic GPU on a stream of its own: a graph of this thread's stream
+    # would see neither
+    may_capture = not cell.is_backward and name != "mosaic"
+    return measure_cuda.Contender(name, turn, len(copies), may_capture=may_capture)
 
 
 def peer(name, cell, copies):
