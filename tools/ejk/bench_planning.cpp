@@ -1,5 +1,5 @@
-// ejk bench --planning: how long the first plan of a process takes, when its kernel has to be compiled and when the store
-// has it. Each figure comes from processes of their own.
+// ejk bench --planning: how long the first plan of a process takes, when its kernel has to be compiled and when the
+// store has it. Each figure comes from processes of their own.
 #include <fmt/format.h>
 
 #include <algorithm>

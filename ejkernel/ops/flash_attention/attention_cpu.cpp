@@ -26,24 +26,44 @@ Support runs_here(const CpuConfig& config) {
                                     : "bf16_dot=2 needs AMX, which this processor has not");
 }
 
-template <>
-CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties&) {
+namespace {
+
+/// The fastest arithmetic for bf16 that there is; docs/kernels/flash_attention_cpu.md has the figures.
+int bf16_arithmetic(const Problem& p) {
+  if (p.query.dtype != DType::bf16) return 0;
+  if (cpu::matrix_unit() != nullptr) return 2;
+  return cpu::has_bf16_dot() ? 1 : 0;
+}
+
+/// Rows of queries that a key head meets.
+int64_t rows_of(const Problem& p) { return p.q_rows * p.group(); }
+
+CpuConfig tiles_for(const Problem& p) {
   CpuConfig config;
-  // Not the matrix unit, which no machine has measured yet: the tuner tries it, and checks it first.
-  config.bf16_dot = p.query.dtype == DType::bf16 && cpu::has_bf16_dot() ? 1 : 0;
+  config.bf16_dot = bf16_arithmetic(p);
   // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows.
-  const int64_t rows = p.q_rows * p.group(), dims = std::max(p.head_dim, p.value_dim);
-  while (config.block_q > 16 && rows <= config.block_q / 2) config.block_q /= 2;
+  while (config.block_q > 16 && rows_of(p) <= config.block_q / 2) config.block_q /= 2;
+  const int64_t dims = std::max(p.head_dim, p.value_dim);
   // Blocks of keys and values stay in the second-level cache while panels pass over them.
   if (dims > 256) config.block_q = std::min(config.block_q, 64);
   if (dims > 256) config.block_k = 64;
   return config;
 }
 
+}  // namespace
+
+template <>
+CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties&) {
+  CpuConfig config = tiles_for(p);
+  // What a block of keys costs before the matrix unit can take it is shared by twice the rows.
+  if (config.bf16_dot == 2 && config.block_q == 128 && rows_of(p) >= 1024) config.block_q = 256;
+  return config;
+}
+
 template <>
 CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
   CpuBackwardConfig config;
-  static_cast<CpuConfig&>(config) = cpu_heuristic<CpuConfig>(p, device);
+  static_cast<CpuConfig&>(config) = tiles_for(p);
   const int64_t tasks = std::max<int64_t>(p.num_sequences * p.num_kv_heads, 1);
   while (config.key_parts < 8 && tasks * config.key_parts < 2 * device.num_units &&
          p.k_rows > 2 * config.key_parts * config.block_k)

@@ -20,6 +20,7 @@
 namespace ejk::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
@@ -114,12 +115,14 @@ TEST_P(AttentionHarnessOnMatrixUnit, is_exact_where_every_arithmetic_is) {
 
 // ---- what is chosen where ----
 
-TEST(AttentionOnMatrixUnit, is_a_candidate_and_not_the_heuristics_choice) {
+TEST(AttentionOnMatrixUnit, is_the_heuristics_choice_for_bf16) {
   const ScopedEmulatedMatrixUnit unit;
-  const Shape shape{1, 64, 4, 64};
-  for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
-    EXPECT_THAT(planned(dtype, shape, shape), Not(HasSubstr("bf16_dot=2")));
-  EXPECT_THAT(planned(DType::bf16, shape, shape, cpu_with({{"bf16_dot", 2}})), HasSubstr("bf16_dot=2"));
+  const Shape shape{1, 64, 4, 64}, long_one{1, 1024, 4, 64}, wide{1, 1024, 4, 512};
+  EXPECT_THAT(planned(DType::bf16, shape, shape), AllOf(HasSubstr("block_q=64"), HasSubstr("bf16_dot=2")));
+  EXPECT_THAT(planned(DType::bf16, long_one, long_one), AllOf(HasSubstr("block_q=256"), HasSubstr("bf16_dot=2")));
+  EXPECT_THAT(planned(DType::bf16, wide, wide), AllOf(HasSubstr("block_q=64"), HasSubstr("bf16_dot=2")));
+  for (const DType dtype : {DType::f16, DType::f32})
+    EXPECT_THAT(planned(dtype, long_one, long_one), AllOf(HasSubstr("block_q=128"), HasSubstr("bf16_dot=0")));
 }
 
 TEST(AttentionOnMatrixUnit, is_refused_and_not_offered_where_there_is_none) {
