@@ -161,11 +161,10 @@ class Checker {
     if (!accepted)
       invalid(field.name, "be left out" + in_this_form(), to_string(t), "leave it out, or use another form");
 
-    const Alternative* of_rank = nullptr;
+    const Alternative* of_rank = nullptr;  // the first that fits, else the first
     for (const Alternative& alternative : contract) {
       if (!contract.applies(alternative, call_.form) || alternative.rank != t.rank()) continue;
-      if (fits(alternative, t)) return bind(field, alternative, t);
-      if (of_rank == nullptr) of_rank = &alternative;
+      if (of_rank == nullptr || (!fits(*of_rank, t) && fits(alternative, t))) of_rank = &alternative;
     }
     if (of_rank == nullptr) rank_error(field, t);
     bind(field, *of_rank, t);  // names the first dimension that differs

@@ -86,21 +86,28 @@ class Chooser {
   /// The first kernel on the list that accepts and whose code can be had; all reasons otherwise. Without a trail nobody
   /// asks the kernels behind it.
   std::shared_ptr<const Choice> run() {
-    std::string reasons;
+    std::vector<std::pair<const KernelInfo*, std::string>> reasons;
     std::shared_ptr<const Choice> choice;
     for (const auto& kernel : request_.operation->kernels) {
-      Support support = answer(*kernel);
+      const Exclusion exclusion = exclusion_of(*kernel);
+      Support support = exclusion == Exclusion::none ? kernel->supports(view_, device_) : Support{false, {}};
       if (support.ok && choice == nullptr) {
         choice = choice_of(kernel, support);
         if (choice != nullptr) note_fallback(*kernel);
       }
-      if (!support.ok) reasons += fmt::format("\n  {}: {}", kernel->name, support.reason);
-      if (trail_ != nullptr) trail_->kernels.push_back({kernel->name, kernel->platform, support.ok, support.reason});
+      if (trail_ != nullptr) {
+        if (exclusion != Exclusion::none) support.reason = reason_of(exclusion, *kernel);
+        trail_->kernels.push_back({kernel->name, kernel->platform, support.ok, support.reason});
+      }
       if (choice != nullptr && trail_ == nullptr) return choice;
+      if (!support.ok) reasons.emplace_back(kernel.get(), std::move(support.reason));
     }
-    if (choice == nullptr)
-      throw Unsupported(fmt::format("{}: no kernel supports this call{}", declaration_.name, reasons));
-    return choice;
+    if (choice != nullptr) return choice;
+    std::string text;
+    for (const auto& [kernel, reason] : reasons)
+      text +=
+          fmt::format("\n  {}: {}", kernel->name, reason.empty() ? reason_of(exclusion_of(*kernel), *kernel) : reason);
+    throw Unsupported(fmt::format("{}: no kernel supports this call{}", declaration_.name, text));
   }
 
   /// The problem and the kernel: what a config or a choice is found by.
@@ -118,7 +125,7 @@ class Chooser {
     // Code is loaded for one device; configs serve all that are alike. What was chosen without asking tier 5 is no
     // answer to a call that may.
     const Policy policy = effective_policy(options_);
-    const std::string choice_key = key_ + fmt::format("|{}|{:d}", request_.device.ordinal, policy.autotune);
+    const std::string choice_key = key_ + static_cast<char>(request_.device.ordinal) + (policy.autotune ? '1' : '0');
     const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
     const uint64_t now = generation();
     const auto is_current = [&](const CachedChoice& there) {
@@ -160,18 +167,32 @@ class Chooser {
     return false;
   }
 
-  Support answer(const KernelInfo& kernel) const {
-    if (!options_.kernel.empty() && kernel.name != options_.kernel)
-      return Support::no(fmt::format("the call asks for kernel {}", options_.kernel));
-    if (platform_ && kernel.platform != *platform_)
-      return Support::no(fmt::format("{} asks for platform {}", options_.platform ? "the call" : "EJKERNEL_PLATFORM",
-                                     name(*platform_)));
+  /// Why a kernel is not even asked. Most calls pass over some, so its text is made only for who reads it.
+  enum class Exclusion { none, by_kernel, by_platform, by_backend, by_device };
+
+  Exclusion exclusion_of(const KernelInfo& kernel) const {
+    if (!options_.kernel.empty() && kernel.name != options_.kernel) return Exclusion::by_kernel;
+    if (platform_ && kernel.platform != *platform_) return Exclusion::by_platform;
     if (options_.backend && kernel.backend != Backend::any && kernel.backend != *options_.backend)
-      return Support::no(fmt::format("the call asks for backend {}", name(*options_.backend)));
-    if (!serves(kernel.backend, request_.device))
-      return Support::no(
-          fmt::format("it serves {}, the tensors are on {}", name(kernel.backend), to_string(request_.device)));
-    return kernel.supports(view_, device_);
+      return Exclusion::by_backend;
+    return serves(kernel.backend, request_.device) ? Exclusion::none : Exclusion::by_device;
+  }
+
+  std::string reason_of(Exclusion exclusion, const KernelInfo& kernel) const {
+    switch (exclusion) {
+      case Exclusion::by_kernel:
+        return fmt::format("the call asks for kernel {}", options_.kernel);
+      case Exclusion::by_platform:
+        return fmt::format("{} asks for platform {}", options_.platform ? "the call" : "EJKERNEL_PLATFORM",
+                           name(*platform_));
+      case Exclusion::by_backend:
+        return fmt::format("the call asks for backend {}", name(*options_.backend));
+      case Exclusion::by_device:
+        return fmt::format("it serves {}, the tensors are on {}", name(kernel.backend), to_string(request_.device));
+      case Exclusion::none:
+        break;
+    }
+    return {};
   }
 
   /// A silent slow path is a bug: say once that the reference answers where something faster was hoped for.

@@ -239,6 +239,27 @@ TEST_F(Cuda, a_call_launches_what_was_planned) {
   EXPECT_EQ(launch.stream, stream.handle());
 }
 
+TEST_F(Cuda, small_outputs_share_a_block) {
+  const Operation& op = *KernelRegistry::instance().find("flash_attention")->declaration;
+  const auto outputs_of = [&](int64_t batch) {
+    const Tensor x(nullptr, DType::bf16, {batch, 16, 1, 64}, kGpu);
+    std::vector<Tensor> inputs(op.inputs.size());
+    inputs[0] = inputs[1] = inputs[2] = x;
+    return Plan::make(op.name, inputs, op.default_params).allocate_outputs();
+  };
+  const int64_t before = fake.calls("cuMemAllocFromPoolAsync");
+  {
+    const std::vector<Array> small = outputs_of(1);
+    EXPECT_EQ(fake.calls("cuMemAllocFromPoolAsync") - before, 1);
+    EXPECT_EQ(small[1].as<std::byte>() - small[0].as<std::byte>(), 16 * 64 * 2);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(small[1].data()) % 256, 0u);
+    EXPECT_EQ(fake.num_blocks(), 1u);
+  }
+  EXPECT_EQ(fake.num_blocks(), 0u);
+  const std::vector<Array> large = outputs_of(32);  // 64 KiB and more
+  EXPECT_EQ(fake.calls("cuMemAllocFromPoolAsync") - before, 3);
+}
+
 TEST_F(Cuda, run_does_nothing_but_launch) {
   const auto plan = toy_plan();
   const Array x = to_device(Array::zeros(DType::f32, {3, 4}), kGpu), y(DType::f32, {3, 4}, kGpu);

@@ -42,6 +42,20 @@ static void* alignment_of(const void* data) {
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) % kHostAlignment);
 }
 
+// On a device an allocation takes the host half as long as a launch. So small outputs share a block, which lives as
+// long as one of them.
+constexpr int64_t kSharedBytes = 64 << 10;
+
+static int64_t padded_bytes(const OutputSpec& spec) {
+  constexpr int64_t kAlignment = 256;  // what the driver's allocations have
+  return spec.present ? (num_bytes(spec.dtype, spec.shape) + kAlignment - 1) / kAlignment * kAlignment : 0;
+}
+static int64_t padded_bytes(std::span<const OutputSpec> specs) {
+  int64_t bytes = 0;
+  for (const OutputSpec& spec : specs) bytes += padded_bytes(spec);
+  return bytes;
+}
+
 Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                 const PlanOptions& options) {
   return make(KernelRegistry::instance().find(operation), inputs, params, options);
@@ -107,10 +121,23 @@ ChooseRequest Plan::request() const { return state_->request_for(state_->choice-
 Work Plan::work() const { return operation().work({state_->inputs, &state_->params, state_->output_specs()}); }
 
 std::vector<Array> Plan::allocate_outputs(void* stream) const {
+  const Device device = state_->device;
   std::vector<Array> arrays;
   arrays.reserve(state_->checked.outputs.size());
-  for (const OutputSpec& spec : state_->checked.outputs)
-    arrays.push_back(spec.present ? Array(spec.dtype, spec.shape, state_->device, stream) : Array());
+  const int64_t together = device.kind == DeviceKind::cpu ? 0 : padded_bytes(state_->checked.outputs);
+  const bool share = together > 0 && together <= kSharedBytes;
+  const auto block = share ? std::make_shared<Array>(DType::u8, Shape{together}, device, stream) : nullptr;
+  auto* at = share ? block->as<std::byte>() : nullptr;
+  for (const OutputSpec& spec : state_->checked.outputs) {
+    if (!spec.present) {
+      arrays.emplace_back();
+    } else if (share) {
+      arrays.emplace_back(Tensor(at, spec.dtype, spec.shape, device), block);
+      at += padded_bytes(spec);
+    } else {
+      arrays.emplace_back(spec.dtype, spec.shape, device, stream);
+    }
+  }
   return arrays;
 }
 

@@ -50,6 +50,7 @@ class EJK_API Plan {
   ChooseRequest request() const;
 
   /// Freshly allocated outputs in field order, on a device in the order of `stream`; absent where the call has none.
+  /// Those of a GPU that take up to 64 KiB together share a block, which is free once all of them are gone.
   std::vector<Array> allocate_outputs(void* stream = nullptr) const;
 
  private:
