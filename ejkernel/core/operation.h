@@ -111,6 +111,8 @@ class Block {
   }
   const void* data() const { return bytes_; }
   void* data() { return bytes_; }
+  /// Byte for byte: equal values of a type with padding may differ.
+  friend bool operator==(const Block& a, const Block& b) { return std::memcmp(a.bytes_, b.bytes_, kCapacity) == 0; }
 
  private:
   alignas(16) std::byte bytes_[kCapacity] = {};

@@ -104,6 +104,11 @@ Shape contiguous_strides(const Shape& shape) {
   return strides;
 }
 
+bool is_same_spec(const Tensor& a, const Tensor& b) {
+  if (!a.present() || !b.present()) return a.present() == b.present();
+  return a.dtype == b.dtype && a.shape == b.shape && a.strides == b.strides && a.device == b.device;
+}
+
 int64_t num_bytes(DType dtype, const Shape& shape) {
   const auto refuse = [&](const char* expected) {
     throw_invalid("num_bytes", "the shape", expected, std::string(name(dtype)) + to_string(shape), "correct it");

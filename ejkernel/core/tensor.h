@@ -96,6 +96,8 @@ struct Tensor {
   }
 };
 
+/// Whether both are absent, or equal in all but their data.
+EJK_API bool is_same_spec(const Tensor& a, const Tensor& b);
 /// Bytes that a contiguous tensor of this shape takes (i4: two elements a byte, rounded up once). Throws
 /// InvalidArgument for a negative extent and for a size beyond int64.
 EJK_API int64_t num_bytes(DType dtype, const Shape& shape);

@@ -66,6 +66,16 @@ Policy effective_policy(const PlanOptions& options) {
   return policy_on_this_thread ? *policy_on_this_thread : policy_of_environment();
 }
 
+std::optional<Platform> effective_platform(const PlanOptions& options) {
+  return options.platform ? options.platform : environment::platform();
+}
+
+/// Why a config cannot be run on this machine; empty when it can.
+std::string fault_of(const KernelInfo& kernel, const ConfigBlock& config, const DeviceProperties& device) {
+  if (!is_legal(kernel, config)) return "a field holds none of its legal values";
+  return kernel.runs_here == nullptr ? "" : kernel.runs_here(config, device).reason;
+}
+
 /// One call on its way to a choice.
 class Chooser {
  public:
@@ -80,7 +90,7 @@ class Chooser {
     for (const OutputSpec& spec : request.checked->outputs)
       outputs_.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, request.device) : Tensor());
     view_.outputs = outputs_;
-    platform_ = options_.platform ? options_.platform : environment::platform();
+    platform_ = effective_platform(options_);
   }
 
   /// The first kernel on the list that accepts and whose code can be had; all reasons otherwise. Without a trail nobody
@@ -126,19 +136,18 @@ class Chooser {
     // answer to a call that may.
     const Policy policy = effective_policy(options_);
     const std::string choice_key = key_ + static_cast<char>(request_.device.ordinal) + (policy.autotune ? '1' : '0');
-    const bool cacheable = trail_ == nullptr && !options_.config && overlays.empty() && policy.heuristics;
-    const uint64_t now = generation();
+    const auto now = trail_ == nullptr ? circumstances_of(options_) : std::nullopt;
     const auto is_current = [&](const CachedChoice& there) {
-      return there.generation == now && fault_of(*kernel, there.choice->config).empty();
+      return there.generation == now->generation && still_runs_here(*there.choice, device_);
     };
-    if (cacheable)
+    if (now)
       if (const auto hit = choices().find(hash_, choice_key); hit && is_current(*hit)) return hit->choice;
 
     Choice made = choose_config(kernel, policy);
     if (!prepare(made, support)) return nullptr;
     auto choice = std::make_shared<const Choice>(std::move(made));
-    if (!cacheable || is_for_now_) return choice;
-    return choices().put_unless(hash_, choice_key, {std::move(choice), now}, is_current).choice;
+    if (!now || choice->is_for_now) return choice;
+    return choices().put_unless(hash_, choice_key, {std::move(choice), now->generation}, is_current).choice;
   }
 
   /// A failure is remembered for the problem, kernel and config: compiling in vain takes as long as compiling.
@@ -206,16 +215,11 @@ class Chooser {
                     declaration_.name));
   }
 
-  /// Why a config cannot be run on this machine; empty when it can.
-  std::string fault_of(const KernelInfo& kernel, const ConfigBlock& config) const {
-    if (!is_legal(kernel, config)) return "a field holds none of its legal values";
-    return kernel.runs_here == nullptr ? "" : kernel.runs_here(config, device_).reason;
-  }
   /// The heuristic's config with these values. InvalidArgument for what no machine can run, Unsupported for what this
   /// one cannot.
   ConfigBlock config_with(const KernelInfo& kernel, const ConfigValues& values) const {
     const ConfigBlock config = config_from_values(declaration_.name, kernel, heuristic(kernel), values);
-    if (const std::string fault = fault_of(kernel, config); !fault.empty())
+    if (const std::string fault = fault_of(kernel, config, device_); !fault.empty())
       throw Unsupported(fmt::format("{}: kernel {} cannot run the config {}: {}", declaration_.name, kernel.name,
                                     to_string(kernel, config), fault));
     return config;
@@ -227,7 +231,8 @@ class Chooser {
 
   Choice made(const std::shared_ptr<const KernelInfo>& kernel, const ConfigBlock& config, Tier tier) {
     note(tier, "hit: " + to_string(*kernel, config));
-    return {.operation = request_.operation, .kernel = kernel, .config = config, .tier = tier};
+    return {
+        .operation = request_.operation, .kernel = kernel, .config = config, .tier = tier, .is_for_now = is_for_now_};
   }
 
   /// Read top to bottom: the first tier that answers wins, and is reported.
@@ -262,7 +267,7 @@ class Chooser {
   std::optional<Measured> measured_config(const KernelInfo& kernel, const Policy& policy) {
     if (const auto known = memory_tier().find(hash_, key_)) {
       if (!*known) return nothing_faster(Tier::memory);
-      const std::string fault = fault_of(kernel, **known);
+      const std::string fault = fault_of(kernel, **known, device_);
       if (fault.empty()) return Measured{**known, Tier::memory};
       pass_over(Tier::memory, fmt::format("{}: kernel {} cannot run the cached config {}: {}", declaration_.name,
                                           kernel.name, to_string(kernel, **known), fault));
@@ -367,7 +372,7 @@ class Chooser {
   std::optional<Platform> platform_;
   std::string key_;
   uint64_t hash_ = 0;
-  bool is_for_now_ = false;  ///< somebody is tuning: the next call may get another answer
+  bool is_for_now_ = false;
 };
 
 }  // namespace
@@ -394,6 +399,16 @@ std::string_view name(Tier tier) {
 
 Policy policy_of_environment() {
   return {.autotune = environment::autotune_policy() == environment::AutotunePolicy::autotune, .heuristics = true};
+}
+
+std::optional<Circumstances> circumstances_of(const PlanOptions& options) {
+  const Policy policy = effective_policy(options);
+  if (options.config || !overlays.empty() || !policy.heuristics) return std::nullopt;
+  return Circumstances{generation(), policy.autotune, effective_platform(options)};
+}
+
+bool still_runs_here(const Choice& choice, const DeviceProperties& device) {
+  return fault_of(*choice.kernel, choice.config, device).empty();
 }
 
 std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail) {

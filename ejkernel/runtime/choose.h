@@ -36,6 +36,7 @@ struct PlanOptions {
   std::string kernel = {};                  ///< a kernel by name, as strict as a platform
   std::optional<ConfigValues> config = {};  ///< tier 1: wins under every policy, is never stored
   std::optional<Policy> policy = {};
+  friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
 /// A kernel and a config for a problem, where the config came from, and the code compiled for them. Immutable and
@@ -46,7 +47,24 @@ struct Choice {
   ConfigBlock config = {};
   Tier tier = Tier::error;
   std::shared_ptr<const void> code = {};  ///< what the kernel's `prepare` made; null for one without
+  bool is_for_now = false;                ///< somebody is tuning: the next call may get another answer
 };
+
+/// What a choice goes by besides the call, its options and the device: while it is equal, so are the choices of equal
+/// calls.
+struct Circumstances {
+  uint64_t generation = 0;  ///< of the registry and the memory tier
+  bool autotune = true;
+  std::optional<Platform> platform = {};
+  friend bool operator==(const Circumstances&, const Circumstances&) = default;
+};
+
+/// Those of a call on this thread; none for a call whose choice is for it alone: it names its config, stands under an
+/// overlay, or may not use heuristics.
+std::optional<Circumstances> circumstances_of(const PlanOptions& options);
+
+/// Asked again of what was chosen before: the machine may change under a process.
+bool still_runs_here(const Choice& choice, const DeviceProperties& device);
 
 /// The trail of one decision, for `explain`.
 struct KernelAnswer {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
@@ -12,6 +15,7 @@ namespace ejk {
 
 struct Plan::State {
   std::shared_ptr<const Choice> choice;
+  std::optional<Circumstances> circumstances;  ///< of the choice; none: it was for one call alone
   PlanOptions options;
   std::vector<Tensor> inputs;
   ParamsBlock params;
@@ -73,11 +77,38 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
     input.data = alignment_of(input.data);
   }
   state->properties = &device_properties(state->device);
+  state->circumstances = circumstances_of(options);
   state->choice = choose(state->request_for(std::move(operation)), nullptr);
   const std::vector<Tensor> outputs = state->output_specs();
   state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
                                                                   state->choice->config, *state->properties);
   return Plan(std::move(state));
+}
+
+/// Equal to the last bit, which tells 0 from -0.
+static bool is_same(const ParamValue& a, const ParamValue& b) {
+  const double *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
+  return x != nullptr && y != nullptr ? std::bit_cast<uint64_t>(*x) == std::bit_cast<uint64_t>(*y) : a == b;
+}
+
+/// Mostly their bytes tell; the value of an optional that has none may be anything.
+static bool are_same(const Operation& op, const ParamsBlock& a, const ParamsBlock& b) {
+  return a == b || std::all_of(op.params.begin(), op.params.end(), [&](const ParamField& field) {
+           return is_same(field.get(a.data()), field.get(b.data()));
+         });
+}
+
+bool Plan::serves(const RegisteredOperation& operation, std::span<const Tensor> inputs, const ParamsBlock& params,
+                  const PlanOptions& options) const {
+  const State& s = *state_;
+  const auto is_planned = [](const Tensor& input, const Tensor& planned) {
+    return is_same_spec(input, planned) && alignment_of(input.data) == planned.data;
+  };
+  return s.choice->operation->declaration == operation.declaration &&
+         std::equal(inputs.begin(), inputs.end(), s.inputs.begin(), s.inputs.end(), is_planned) &&
+         are_same(*operation.declaration, s.params, params) && s.options == options && s.circumstances &&
+         s.circumstances == circumstances_of(options) && !s.choice->is_for_now &&
+         s.properties == &device_properties(s.device) && still_runs_here(*s.choice, *s.properties);
 }
 
 void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunOptions& options) const {

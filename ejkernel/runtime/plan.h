@@ -31,6 +31,10 @@ class EJK_API Plan {
   static Plan make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
                    const ParamsBlock& params, const PlanOptions& options = {});
 
+  /// Whether `make` would make this very plan of the call, on this thread and now.
+  bool serves(const RegisteredOperation& operation, std::span<const Tensor> inputs, const ParamsBlock& params,
+              const PlanOptions& options) const;
+
   /// Launches. Tensors must equal the planned specs; an absent output is not computed or not written.
   void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunOptions& options = {}) const;
 
