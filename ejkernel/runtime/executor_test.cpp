@@ -180,8 +180,8 @@ TEST(ExecuteDeathTest, serves_static_destructors) {
   EXPECT_EXIT(
       {
         register_toys();
-        static const CallsAtExit at_exit;
         execute<Toy>({.x = Array::zeros(DType::f32, {8, 4})});
+        static const CallsAtExit at_exit;  // made after the library's own, so destroyed before them
         std::exit(0);
       },
       ::testing::ExitedWithCode(0), "");
