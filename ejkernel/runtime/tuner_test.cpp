@@ -248,7 +248,8 @@ TEST_F(Tuner, while_somebody_tunes_the_problem_others_get_the_heuristics_config)
     EXPECT_EQ(chosen(), "heuristics delay=4 deed=0");
     EXPECT_EQ(ToyTunable::num_runs, 0);
   }
-  EXPECT_THAT(tuned_choice(), ::testing::StartsWith("autotune ")) << "that answer was for then only";
+  chosen();  // whatever it finds
+  EXPECT_GT(ToyTunable::num_runs, 0) << "that answer was for then only";
 }
 
 TEST_F(Tuner, an_illegal_stored_config_is_a_miss_counted_and_logged) {
