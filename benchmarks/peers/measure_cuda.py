@@ -3,13 +3,12 @@
 Calls that alternate without a pause pass clocks and power from one to the next, and the faster of two looks slower than it
 is. So each burst follows a pause, and everything that is to be compared takes its bursts in one random order. One turn of a
 contender's data is not timed: it fills the queue. A call below 200 microseconds is replayed from a graph, because launching it
-from Python takes as long as it does; not one that launches where the capture does not see it, whose graph would be empty.
+from Python takes as long as it does; a graph that does not hold every call is refused, and the call timed without one.
 """
 
 import ctypes
 import random
 import time
-import warnings
 
 import torch
 
@@ -43,16 +42,13 @@ class Contender:
         with torch.cuda.stream(side):  # libraries make what they need for a stream at their first call on it
             self.turn()
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            with torch.cuda.graph(graph, stream=side):
-                for _ in range(turns):
-                    self.turn()
-        if any("empty" in str(warning.message) for warning in warned):
-            return
-        self.graph = graph
-        self.turn, self.calls = graph.replay, self.calls * turns
+        graph, calls = torch.cuda.CUDAGraph(keep_graph=True), self.calls * turns
+        with torch.cuda.graph(graph, stream=side):
+            for _ in range(turns):
+                self.turn()
+        # What went to a stream of its own is not in the graph, whose replay would then be timed instead.
+        if num_nodes(graph) >= calls:
+            self.graph, self.turn, self.calls = graph, graph.replay, calls
 
     def _seconds_of(self, turns, each=None):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -86,6 +82,15 @@ class Contender:
 
     def times(self):
         return dict(measure.summary(self.samples), graph=self.graph is not None)
+
+
+def num_nodes(graph):
+    """Launches, copies and all else that a captured graph holds; each call is at least one."""
+    count = ctypes.c_size_t()
+    code = ctypes.CDLL("libcuda.so.1").cuGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(count))
+    if code != 0:
+        raise RuntimeError(f"cuGraphGetNodes returned {code}")
+    return count.value
 
 
 def run_bursts(contenders, repeats, order=random):
