@@ -5,11 +5,11 @@
 namespace ejk {
 
 void Attention::check(const Inputs& in, const Params& params, Dims& dims) {
-  attention::check(kName, attention::flash_inputs(in), attention::flash_params(params), dims);
+  attn::check(kName, attn::flash_inputs(in), attn::flash_params(params), dims);
 }
 
 Work Attention::work(const Call<Attention>& call) {
-  Work work = attention::forward_work(attention::flash_inputs(call.inputs), attention::flash_params(call.params));
+  Work work = attn::forward_work(attn::flash_inputs(call.inputs), attn::flash_params(call.params));
   work.bytes += bytes_of(to_array(call.outputs));
   return work;
 }
@@ -21,12 +21,12 @@ std::span<const KernelInfo* const> Attention::kernels() {
 }
 
 void AttentionBackward::check(const Inputs& in, const Params& params, Dims& dims) {
-  attention::check(kName, attention::flash_inputs(in), attention::flash_params(params), dims);
+  attn::check(kName, attn::flash_inputs(in), attn::flash_params(params), dims);
 }
 
 Work AttentionBackward::work(const Call<AttentionBackward>& call) {
   const auto& in = call.inputs;
-  Work work = attention::backward_work(attention::flash_inputs(in), attention::flash_params(call.params));
+  Work work = attn::backward_work(attn::flash_inputs(in), attn::flash_params(call.params));
   work.bytes += bytes_of(std::array{in.d_out, in.d_weights}) + bytes_of(to_array(call.outputs));
   return work;
 }

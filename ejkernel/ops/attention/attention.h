@@ -133,6 +133,12 @@ struct AttentionBackward {
   static std::span<const KernelInfo* const> kernels();
 };
 
+/// out, weights = attention(inputs, params)
+inline Attention::Results attention(const Attention::Inputs& inputs, const Attention::Params& params = {},
+                                    const CallOptions& options = {}) {
+  return execute<Attention>(inputs, params, options);
+}
+
 /// The kernels of this folder, for the lists in attention.cpp.
 namespace attention_kernels {
 const KernelInfo& cpu();

@@ -30,7 +30,7 @@
 #include "ejkernel/ops/flash_attention/attention_gradient_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::attention::HWY_NAMESPACE {
+namespace ejk::attn::HWY_NAMESPACE {
 namespace {
 
 struct WeightsScratch : GradientScratch<float> {
@@ -99,11 +99,11 @@ void weights_tile(const BackwardCall& call, const BlockMap::Place& place, const 
 }
 
 }  // namespace
-}  // namespace ejk::attention::HWY_NAMESPACE
+}  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ejk::attention {
+namespace ejk::attn {
 namespace {
 
 HWY_EXPORT(weights_scratch_bytes);
@@ -163,7 +163,7 @@ struct AttentionCpu {
   static Support supports(const Call<Op>& call, const DeviceProperties&) {
     return supports_cpu(flash_inputs(call.inputs));
   }
-  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attn::runs_here(config); }
   static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
     return cpu_heuristic<Config>(make_problem(call.inputs, call.params), device);
   }
@@ -207,17 +207,17 @@ struct Backward : AttentionCpu<AttentionBackward, CpuBackwardConfig> {
 };
 
 }  // namespace
-}  // namespace ejk::attention
+}  // namespace ejk::attn
 
 namespace ejk {
 
 const KernelInfo& attention_kernels::cpu() {
-  static const KernelInfo kernel = make_kernel<Attention, attention::Forward>();
+  static const KernelInfo kernel = make_kernel<Attention, attn::Forward>();
   return kernel;
 }
 
 const KernelInfo& attention_kernels::backward_cpu() {
-  static const KernelInfo kernel = make_kernel<AttentionBackward, attention::Backward>();
+  static const KernelInfo kernel = make_kernel<AttentionBackward, attn::Backward>();
   return kernel;
 }
 

@@ -11,11 +11,11 @@ struct CudaReference {
   static constexpr Platform kPlatform = Platform::cuda;
 
   static std::shared_ptr<const void> prepare(const Call<Attention>& call, const DeviceProperties& device) {
-    return attention::prepare_cuda_reference(call.inputs.query.dtype, device);
+    return attn::prepare_cuda_reference(call.inputs.query.dtype, device);
   }
   static void run(const Call<Attention>& call, const RunContext& context) {
-    attention::run_cuda_reference(attention::make_problem(call.inputs, call.params),
-                                  {.out = call.outputs.out, .weights = call.outputs.weights}, context);
+    attn::run_cuda_reference(attn::make_problem(call.inputs, call.params),
+                             {.out = call.outputs.out, .weights = call.outputs.weights}, context);
   }
 };
 
@@ -24,16 +24,15 @@ struct BackwardCudaReference {
   static constexpr Platform kPlatform = Platform::cuda;
 
   static size_t workspace_bytes(const Call<AttentionBackward>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::backward_cuda_reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::backward_cuda_reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static std::shared_ptr<const void> prepare(const Call<AttentionBackward>& call, const DeviceProperties& device) {
-    return attention::prepare_backward_cuda_reference(call.inputs.query.dtype, device);
+    return attn::prepare_backward_cuda_reference(call.inputs.query.dtype, device);
   }
   static void run(const Call<AttentionBackward>& call, const RunContext& context) {
     const auto& to = call.outputs;
-    attention::run_backward_cuda_reference(
-        attention::make_problem(call.inputs, call.params),
-        {.d_out = call.inputs.d_out, .d_weights = call.inputs.d_weights},
+    attn::run_backward_cuda_reference(
+        attn::make_problem(call.inputs, call.params), {.d_out = call.inputs.d_out, .d_weights = call.inputs.d_weights},
         {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias, .softmax_aux = to.softmax_aux}, context);
   }
 };

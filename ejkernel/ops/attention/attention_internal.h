@@ -4,7 +4,7 @@
 #include "ejkernel/ops/attention/attention.h"
 #include "ejkernel/ops/flash_attention/attention_problem.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 inline FlashAttention::Inputs flash_inputs(const Attention::Inputs& in) {
   return {.query = in.query,
@@ -35,4 +35,4 @@ inline Problem make_problem(const Attention::Inputs& in, const Attention::Params
   return make_problem(flash_inputs(in), flash_params(params));
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

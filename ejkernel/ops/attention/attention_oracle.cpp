@@ -34,10 +34,10 @@ Attention::Params weights_params_of(const FlashAttention::Params& params) {
 
 FlashAttention::Inputs flash_inputs_of(const Problem& problem) {
   const std::vector<Tensor> views = problem.views();
-  return attention::flash_inputs(to_struct<Attention::Inputs>(std::span(views).first(kNumTensors<Attention::Inputs>)));
+  return attn::flash_inputs(to_struct<Attention::Inputs>(std::span(views).first(kNumTensors<Attention::Inputs>)));
 }
 FlashAttention::Params flash_params_of(const Problem& problem) {
-  return attention::flash_params(problem.params.as<Attention::Params>());
+  return attn::flash_params(problem.params.as<Attention::Params>());
 }
 
 Answer forward_answer(const Problem& problem, double budget) {
@@ -54,7 +54,7 @@ Answer forward_answer(const Problem& problem, double budget) {
   const DType dtype = in.query.dtype, out = params.out_dtype.value_or(dtype);
   return {.outputs = {forward.out.expected(out, oracle.tolerance(out), std::move(forward.out_at)),
                       forward.weights.expected(dtype, oracle.tolerance(dtype), std::move(weights_at))},
-          .status = attention::Rules(in, params).status(),
+          .status = attn::Rules(in, params).status(),
           .complete = forward.complete};
 }
 
@@ -68,7 +68,7 @@ Answer backward_answer(const Problem& problem, double) {
   Answer answer = {
       .outputs = {b.query.expected(dtype, oracle.tolerance(dtype)), b.key.expected(dtype, oracle.tolerance(dtype)),
                   b.value.expected(dtype, oracle.tolerance(dtype))},
-      .status = attention::Rules(flash, params).status()};
+      .status = attn::Rules(flash, params).status()};
   for (const auto& [input, sum] : {std::pair{in.bias, &b.bias}, std::pair{in.softmax_aux, &b.sinks}})
     answer.outputs.push_back(input.present() ? sum->expected(input.dtype, oracle.tolerance(input.dtype)) : Expected{});
   return answer;
@@ -77,7 +77,7 @@ Answer backward_answer(const Problem& problem, double) {
 /// Cotangents of rows that see no key may hold anything (rule 9), and those of weights wherever a key is not visible.
 void poison_cotangents(Problem& problem) {
   const auto in = to_struct<AttentionBackward::Inputs>(problem.views());
-  const attention::Rules rules(flash_inputs_of(problem), flash_params_of(problem));
+  const attn::Rules rules(flash_inputs_of(problem), flash_params_of(problem));
   const auto used = rules.used();
   const int64_t row = in.value.shape[3] * rules.q_heads();
   for (size_t r = 0; r < used.query.size() && in.d_out.present(); ++r)

@@ -11,11 +11,11 @@ struct Reference {
   static constexpr Platform kPlatform = Platform::reference;
 
   static size_t workspace_bytes(const Call<Attention>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static void run(const Call<Attention>& call, const RunContext& context) {
-    attention::run_reference(attention::make_problem(call.inputs, call.params),
-                             {.out = call.outputs.out, .weights = call.outputs.weights}, context);
+    attn::run_reference(attn::make_problem(call.inputs, call.params),
+                        {.out = call.outputs.out, .weights = call.outputs.weights}, context);
   }
 };
 
@@ -24,13 +24,12 @@ struct BackwardReference {
   static constexpr Platform kPlatform = Platform::reference;
 
   static size_t workspace_bytes(const Call<AttentionBackward>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::backward_reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::backward_reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static void run(const Call<AttentionBackward>& call, const RunContext& context) {
     const auto& to = call.outputs;
-    attention::run_backward_reference(
-        attention::make_problem(call.inputs, call.params),
-        {.d_out = call.inputs.d_out, .d_weights = call.inputs.d_weights},
+    attn::run_backward_reference(
+        attn::make_problem(call.inputs, call.params), {.d_out = call.inputs.d_out, .d_weights = call.inputs.d_weights},
         {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias, .softmax_aux = to.softmax_aux}, context);
   }
 };

@@ -259,10 +259,10 @@ TEST(Attention, has_no_packed_form_no_scales_and_always_normalises) {
 
 TEST(Attention, refuses_what_flash_attention_refuses) {
   const Array q = f32({1, 1, 3, 1}, {1, 1, 1}), k = f32({1, 2, 2, 1}, {0, 0, 0, 0});
-  EXPECT_THAT(refusal_of([&] { execute<Attention>({.query = q, .key = k, .value = k}); }),
+  EXPECT_THAT(refusal_of([&] { attention({.query = q, .key = k, .value = k}); }),
               HasSubstr("attention: query num_q_heads must be a multiple of key num_kv_heads 2, got 3"));
   const Array codes = array_of(DType::e4m3, {1, 1, 1, 1}, {1});
-  EXPECT_THAT(refusal_of([&] { execute<Attention>({.query = codes, .key = codes, .value = codes}); }),
+  EXPECT_THAT(refusal_of([&] { attention({.query = codes, .key = codes, .value = codes}); }),
               HasSubstr("attention: query dtype must be f64, f32, f16 or bf16"));
 }
 

@@ -5,7 +5,7 @@
 #include "ejkernel/platform/cpu/layout.h"
 #include "ejkernel/platform/cpu/simd_target.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 Support supports_cpu(const FlashAttention::Inputs& in) {
   switch (in.query.dtype) {
@@ -163,4 +163,4 @@ void clear_rows(const Tensor& t, int64_t b, int64_t begin, int64_t end) {
     for (int64_t h = 0; h < heads; ++h) std::memset(t.as<std::byte>() + strides.offset(b, row, h) * size, 0, bytes);
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

@@ -10,7 +10,7 @@
 #include "ejkernel/ops/flash_attention/attention_problem.h"
 #include "ejkernel/platform/cpu/amx.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 /// How many query rows and keys are computed together, and in which arithmetic. Changes speed, and results by rounding
 /// only.
@@ -198,4 +198,4 @@ inline float BackwardCall::d_lse_of(int64_t b, int64_t h, int64_t row) const {
 /// Writes zeros to rows [begin, end) of all heads.
 void clear_rows(const Tensor& t, int64_t b, int64_t begin, int64_t end);
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

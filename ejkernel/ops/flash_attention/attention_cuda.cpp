@@ -7,7 +7,7 @@
 #include "ejkernel/ops/flash_attention/attention_cuda_internal.h"
 #include "ejkernel/platform/cuda/tensor_map.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Params& params,
                       const DeviceProperties& device) {
@@ -77,4 +77,4 @@ int heads_per_section(int64_t tiles_per_head, int64_t queries_per_kv_head, int n
   return static_cast<int>((heads + queries_per_kv_head - 1) / queries_per_kv_head * queries_per_kv_head);
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

@@ -6,7 +6,7 @@
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 #include "ejkernel/platform/cuda/device/tensor_map.cuh"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 /// The part of a call's arithmetic that decides what is launched.
 struct Sm90Lengths {
@@ -30,4 +30,4 @@ cuda::TensorMap tile_map(const Tensor& t, int64_t num_rows, int tile_rows);
 /// Of a causal FlashSchedule.
 int heads_per_section(int64_t tiles_per_head, int64_t queries_per_kv_head, int num_units);
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

@@ -1,7 +1,7 @@
-// attention::Problem as device code gets it.
+// attn::Problem as device code gets it.
 #include "ejkernel/ops/flash_attention/attention_cuda_reference_internal.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 namespace {
 
 /// The kernel's first three axes, each by its axis of t; -1 where t has none.
@@ -77,4 +77,4 @@ cuda::AttentionGradients cuda_gradients(const Problem& p, const BackwardInputs& 
           .rows = reinterpret_cast<cuda::AttentionRow*>(workspace)};
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

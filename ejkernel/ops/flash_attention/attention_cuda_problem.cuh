@@ -1,4 +1,4 @@
-// A softmax attention call as device code gets it, by value; host code fills it in from attention::Problem. The rules
+// A softmax attention call as device code gets it, by value; host code fills it in from attn::Problem. The rules
 // here are those of attention_problem.h.
 #pragma once
 

@@ -7,7 +7,7 @@
 #include "ejkernel/ops/flash_attention/attention_cuda_problem.cuh"
 #include "ejkernel/ops/flash_attention/attention_reference_internal.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 // What the kernels are handed.
 cuda::AttentionProblem cuda_problem(const Problem& p, uint32_t* status);
@@ -23,4 +23,4 @@ std::shared_ptr<const void> prepare_backward_cuda_reference(DType dtype, const D
 void run_backward_cuda_reference(const Problem& p, const BackwardInputs& in, const FlashAttentionBackward::Outputs& to,
                                  const RunContext& context);
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

@@ -15,13 +15,11 @@
 namespace ejk {
 
 namespace attention_on_host {
-extern template void forward<1>(const attention::Problem& problem, const ForwardResults& results,
-                                const RunContext& context);
-extern template void backward<1>(const attention::Problem& problem, const BackwardInputs& in,
+extern template void forward<1>(const attn::Problem& problem, const ForwardResults& results, const RunContext& context);
+extern template void backward<1>(const attn::Problem& problem, const BackwardInputs& in,
                                  const FlashAttentionBackward::Outputs& to, const RunContext& context);
-extern template void forward<3>(const attention::Problem& problem, const ForwardResults& results,
-                                const RunContext& context);
-extern template void backward<3>(const attention::Problem& problem, const BackwardInputs& in,
+extern template void forward<3>(const attn::Problem& problem, const ForwardResults& results, const RunContext& context);
+extern template void backward<3>(const attn::Problem& problem, const BackwardInputs& in,
                                  const FlashAttentionBackward::Outputs& to, const RunContext& context);
 }  // namespace attention_on_host
 
@@ -39,11 +37,11 @@ struct OnHost {
   static constexpr Platform kPlatform = Platform::cpu;
 
   static size_t workspace_bytes(const Call<Op>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::backward_cuda_reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::backward_cuda_reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static void run(const Call<Op>& call, const RunContext& context) {
     const auto& [in, params, to] = call;
-    const attention::Problem p = attention::make_problem(in, params);
+    const attn::Problem p = attn::make_problem(in, params);
     if constexpr (std::is_same_v<Op, Attention>)
       forward<kThreads>(p, {.out = to.out, .weights = to.weights}, context);
     else if constexpr (std::is_same_v<Op, AttentionBackward>)

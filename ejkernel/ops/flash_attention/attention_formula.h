@@ -16,7 +16,7 @@
 
 #include "ejkernel/ops/flash_attention/attention_problem.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 template <class T>
 inline double to_double(T x) {
@@ -236,4 +236,4 @@ class Formula {
   A a_;
 };
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

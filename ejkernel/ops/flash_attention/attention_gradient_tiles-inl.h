@@ -3,7 +3,7 @@
 // Included once per instruction set, after attention_tiles-inl.h.
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::attention::HWY_NAMESPACE {
+namespace ejk::attn::HWY_NAMESPACE {
 
 /// Scratch of one panel and one block of keys.
 template <class E>
@@ -168,5 +168,5 @@ class GradientTile {
   const Wanted wanted_;
 };
 
-}  // namespace ejk::attention::HWY_NAMESPACE
+}  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -2,7 +2,7 @@
 // tile of query rows. Included once per instruction set, after attention_gradient_tiles-inl.h.
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::attention::HWY_NAMESPACE {
+namespace ejk::attn::HWY_NAMESPACE {
 
 template <class E>
 struct KeyScratch : GradientScratch<E> {
@@ -236,5 +236,5 @@ class KeyTask {
   Panel panel_;
 };
 
-}  // namespace ejk::attention::HWY_NAMESPACE
+}  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -11,8 +11,8 @@
 
 namespace ejk::attention_on_host {
 
-using attention::BackwardInputs;
-using attention::ForwardResults;
+using attn::BackwardInputs;
+using attn::ForwardResults;
 using cuda::Number;
 using testing::HostBlock;
 
@@ -52,9 +52,9 @@ void run_kernel(DType dtype, const cuda::AttentionProblem& p, Work work) {
 }
 
 template <int kThreads>
-void forward(const attention::Problem& problem, const ForwardResults& results, const RunContext& context) {
-  const cuda::AttentionProblem p = attention::cuda_problem(problem, context.status);
-  const cuda::AttentionResults to = attention::cuda_results(results);
+void forward(const attn::Problem& problem, const ForwardResults& results, const RunContext& context) {
+  const cuda::AttentionProblem p = attn::cuda_problem(problem, context.status);
+  const cuda::AttentionResults to = attn::cuda_results(results);
   run_kernel<kThreads>(problem.query.dtype, p, [&](const auto& formula, int block) {
     if (block == 0) formula.raise_faults();
     formula.forward(to, block, 2);
@@ -62,10 +62,10 @@ void forward(const attention::Problem& problem, const ForwardResults& results, c
 }
 
 template <int kThreads>
-void backward(const attention::Problem& problem, const BackwardInputs& in, const FlashAttentionBackward::Outputs& to,
+void backward(const attn::Problem& problem, const BackwardInputs& in, const FlashAttentionBackward::Outputs& to,
               const RunContext& context) {
-  const cuda::AttentionProblem p = attention::cuda_problem(problem, context.status);
-  const cuda::AttentionGradients g = attention::cuda_gradients(problem, in, to, context.workspace.data());
+  const cuda::AttentionProblem p = attn::cuda_problem(problem, context.status);
+  const cuda::AttentionGradients g = attn::cuda_gradients(problem, in, to, context.workspace.data());
   const auto run = [&](cuda::AttentionStep step) {
     run_kernel<kThreads>(problem.query.dtype, p, [&](const auto& formula, int block) {
       if (step == cuda::AttentionStep::rows && block == 0) formula.raise_faults();

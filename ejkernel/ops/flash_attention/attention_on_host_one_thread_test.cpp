@@ -3,8 +3,8 @@
 
 namespace ejk::attention_on_host {
 
-template void forward<1>(const attention::Problem& problem, const ForwardResults& results, const RunContext& context);
-template void backward<1>(const attention::Problem& problem, const BackwardInputs& in,
+template void forward<1>(const attn::Problem& problem, const ForwardResults& results, const RunContext& context);
+template void backward<1>(const attn::Problem& problem, const BackwardInputs& in,
                           const FlashAttentionBackward::Outputs& to, const RunContext& context);
 
 }  // namespace ejk::attention_on_host

@@ -11,10 +11,10 @@
 namespace ejk::testing {
 namespace {
 
-using attention::DoubleArithmetic;
-using attention::Formula;
-using attention::Row;
-using attention::Sequence;
+using attn::DoubleArithmetic;
+using attn::Formula;
+using attn::Row;
+using attn::Sequence;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRuns = 5;  // the reference, its measure, and three baselines
@@ -55,10 +55,8 @@ struct Baseline {
 /// Memory for one row, in one precision.
 template <class Real>
 struct RowMemory {
-  explicit RowMemory(const attention::Problem& p) : bytes((Row<Real>::bytes(p) + 7) / 8), row(carve(p)) {}
-  Row<Real> carve(const attention::Problem& p) {
-    return Row<Real>::carve(p, reinterpret_cast<std::byte*>(bytes.data()));
-  }
+  explicit RowMemory(const attn::Problem& p) : bytes((Row<Real>::bytes(p) + 7) / 8), row(carve(p)) {}
+  Row<Real> carve(const attn::Problem& p) { return Row<Real>::carve(p, reinterpret_cast<std::byte*>(bytes.data())); }
   std::vector<double> bytes;
   Row<Real> row;
 };
@@ -94,7 +92,7 @@ AttentionOracle::AttentionOracle(const FlashAttention::Inputs& inputs, const Fla
   FlashAttention::Inputs doubles = inputs;
   for (Tensor* t : {&doubles.query, &doubles.key, &doubles.value, &doubles.bias, &doubles.softmax_aux})
     *t = take(copies_, *t);
-  problem_ = attention::make_problem(doubles, params);
+  problem_ = attn::make_problem(doubles, params);
   problem_.used_q = used_q;
 }
 
@@ -115,7 +113,7 @@ double AttentionOracle::work(const Sequence& s) const {
 
 /// Rows that are judged, [sequence][head][row in use] in the order of the loops below.
 std::vector<bool> AttentionOracle::choose_rows() const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   double total = 0;
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
@@ -141,7 +139,7 @@ bool AttentionOracle::Sample::has_key(int64_t j) const {
 }
 
 AttentionOracle::Sample AttentionOracle::choose_groups() const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   std::vector<double> of_group;
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
@@ -167,7 +165,7 @@ namespace {
 
 /// Calls f(sequence, head, row in sequence, counter) for the chosen rows.
 template <class F>
-void for_rows(const attention::Problem& p, const std::vector<bool>& chosen, F&& f) {
+void for_rows(const attn::Problem& p, const std::vector<bool>& chosen, F&& f) {
   size_t at = 0;
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
@@ -179,7 +177,7 @@ void for_rows(const attention::Problem& p, const std::vector<bool>& chosen, F&& 
 
 /// Calls f for every row of the chosen (sequence, kv head) groups, rows in the run's order.
 template <class F>
-void for_groups(const attention::Problem& p, const std::vector<bool>& chosen, size_t run, F&& f) {
+void for_groups(const attn::Problem& p, const std::vector<bool>& chosen, size_t run, F&& f) {
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
     for (int64_t g = 0; g < p.num_kv_heads; ++g) {
@@ -197,18 +195,18 @@ void for_groups(const attention::Problem& p, const std::vector<bool>& chosen, si
 struct RowPlace {
   int64_t out, lse;
 };
-RowPlace place_of(const attention::Problem& p, const Sequence& s, int64_t h, int64_t i) {
+RowPlace place_of(const attn::Problem& p, const Sequence& s, int64_t h, int64_t i) {
   const int64_t b = p.batch_of(s), r = s.q_begin + i;
   return {(b * p.q_rows + r) * p.num_q_heads + h, (b * p.num_q_heads + h) * p.q_rows + r};
 }
 
-int64_t num_batches(const attention::Problem& p) { return p.packed ? 1 : p.num_sequences; }
+int64_t num_batches(const attn::Problem& p) { return p.packed ? 1 : p.num_sequences; }
 
 }  // namespace
 
 template <class Real>
 void AttentionOracle::run_forward(size_t run, const std::vector<bool>& chosen, Forward& to) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   const Formula<double, Baseline<Real>> formula(p, {.run = run, .dtype = dtype_});
   RowMemory<Real> memory(p);
   for_rows(p, chosen, [&](const Sequence& s, int64_t h, int64_t i) {
@@ -223,7 +221,7 @@ void AttentionOracle::run_forward(size_t run, const std::vector<bool>& chosen, F
 
 /// ref and S. After `forward` the row holds what multiplies V.
 void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& to) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   const Formula<double, DoubleArithmetic> formula(p, {});
   RowMemory<double> memory(p);
   Row<double>& row = memory.row;
@@ -238,7 +236,7 @@ void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& 
     for (int64_t n = 0; n < row.count; ++n) {
       const int64_t j = row.keys[n];
       const double* k = p.key.as<const double>() + p.k.offset(b, s.k_begin + j, g);
-      const double scale = p.scale * attention::Problem::scale_at(p.k_scale, b, j, g);
+      const double scale = p.scale * attn::Problem::scale_at(p.k_scale, b, j, g);
       const double bias = p.bias.present() ? p.bias_at(b, h, i, j) : 0;
       double squares = bias * bias;
       for (int64_t d = 0; d < p.head_dim; ++d) squares += scale * row.q[d] * k[d] * scale * row.q[d] * k[d];
@@ -256,7 +254,7 @@ void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& 
     for (int64_t n = 0; n < row.count; ++n) {
       const int64_t j = row.keys[n];
       const double* v = p.value.as<const double>() + p.v.offset(b, s.k_begin + j, g);
-      const double weight = row.logits[n] * attention::Problem::scale_at(p.v_scale, b, j, g);
+      const double weight = row.logits[n] * attn::Problem::scale_at(p.v_scale, b, j, g);
       for (int64_t d = 0; d < p.value_dim; ++d) squares[d] += weight * v[d] * weight * v[d];
       if (to.weights.ref.empty()) continue;
       const size_t element = index(at.lse * p.k_rows + j);
@@ -267,7 +265,7 @@ void AttentionOracle::measure_forward(const std::vector<bool>& chosen, Forward& 
 }
 
 AttentionOracle::Forward AttentionOracle::forward(bool with_weights) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   const size_t rows = index(num_batches(p) * p.q_rows * p.num_q_heads);
   Forward to{.out = Sum(rows * index(p.value_dim)), .lse = Sum(rows), .out_at = {}, .lse_at = {}};
   if (with_weights) to.weights = Sum(rows * index(p.k_rows));
@@ -307,7 +305,7 @@ struct RowValues {
 
 template <class Real>
 struct RowCotangents {
-  RowCotangents(const attention::Problem& p, const AttentionOracle::Cotangents& c)
+  RowCotangents(const attn::Problem& p, const AttentionOracle::Cotangents& c)
       : p_(p), c_(c), out(index(p.value_dim)), d_out(out), d_weights(index(c.d_weights.present() ? p.k_rows : 0)) {}
 
   RowValues<Real> load(const Sequence& s, int64_t h, int64_t i) {
@@ -324,13 +322,13 @@ struct RowCotangents {
             static_cast<Real>(c_.d_lse.present() ? c_.d_lse.as<const double>()[at.lse] : 0)};
   }
 
-  const attention::Problem& p_;
+  const attn::Problem& p_;
   const AttentionOracle::Cotangents& c_;
   std::vector<Real> out, d_out, d_weights;
 };
 
 /// Rows that no sequence owns, by (batch, row): only their lse depends on anything, and only on sinks.
-std::vector<bool> unowned_rows(const attention::Problem& p) {
+std::vector<bool> unowned_rows(const attn::Problem& p) {
   std::vector<bool> unowned(index(num_batches(p) * p.q_rows), true);
   for (int64_t n = 0; n < p.num_sequences; ++n) {
     const Sequence s = p.sequence(n, nullptr);
@@ -341,7 +339,7 @@ std::vector<bool> unowned_rows(const attention::Problem& p) {
 
 /// Calls f(head, flat place in lse) for them.
 template <class F>
-void for_unowned(const attention::Problem& p, F&& f) {
+void for_unowned(const attn::Problem& p, F&& f) {
   const std::vector<bool> unowned = unowned_rows(p);
   for (size_t n = 0; n < unowned.size(); ++n)
     for (int64_t h = 0; h < p.num_q_heads && unowned[n]; ++h) {
@@ -351,7 +349,7 @@ void for_unowned(const attention::Problem& p, F&& f) {
 }
 
 /// Sinks of rank 1 are shared: their gradient sums over the heads.
-std::vector<double> shared_over_heads(const attention::Problem& p, const std::vector<double>& of_heads) {
+std::vector<double> shared_over_heads(const attn::Problem& p, const std::vector<double>& of_heads) {
   if (p.num_sinks == 0 || p.sinks.rank() == 2) return of_heads;
   std::vector<double> shared(index(p.num_sinks));
   for (size_t n = 0; n < of_heads.size(); ++n) shared[n % shared.size()] += of_heads[n];
@@ -371,7 +369,7 @@ struct AttentionOracle::Arithmetic : Baseline<Real> {
 template <class Real>
 void AttentionOracle::run_backward(size_t run, Pass pass, const Cotangents& c, const Sample& sample,
                                    Backward& to) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   const bool is_reference = run == 3, rows = pass != Pass::keys, keys = pass != Pass::rows;
   Arithmetic<Real> arithmetic;
   if (!is_reference) arithmetic.run = run, arithmetic.dtype = dtype_;
@@ -414,7 +412,7 @@ void AttentionOracle::run_backward(size_t run, Pass pass, const Cotangents& c, c
 
 /// S: the same walk with the squares of the terms.
 void AttentionOracle::measure_backward(Pass pass, const Cotangents& c, const Sample& sample, Backward& to) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   Arithmetic<double> arithmetic;
   if (pass == Pass::keys) arithmetic.sample = &sample;
   const Formula<double, Arithmetic<double>> formula(p, arithmetic);
@@ -465,7 +463,7 @@ void AttentionOracle::measure_backward(Pass pass, const Cotangents& c, const Sam
 }
 
 AttentionOracle::Backward AttentionOracle::backward(const Cotangents& cotangents) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   Cotangents c = cotangents;
   std::vector<Array> copies;
   for (Tensor* t : {&c.out, &c.lse, &c.d_out, &c.d_lse, &c.d_weights}) *t = take(copies, *t);
@@ -495,7 +493,7 @@ AttentionOracle::Backward AttentionOracle::backward(const Cotangents& cotangents
 
 /// What a gradient that is not given its forward's results computes first.
 void AttentionOracle::add_forward(std::vector<Array>& copies, Cotangents& c) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   const Formula<double, DoubleArithmetic> formula(p, {});
   RowMemory<double> memory(p);
   const Array out = Array::zeros(DType::f64, {num_batches(p), p.q_rows, p.num_q_heads, p.value_dim});
@@ -515,7 +513,7 @@ void AttentionOracle::add_forward(std::vector<Array>& copies, Cotangents& c) con
 
 /// The elements whose sums are whole although not everything was computed.
 void AttentionOracle::list_judged(const Sample& sample, Backward& to) const {
-  const attention::Problem& p = problem_;
+  const attn::Problem& p = problem_;
   std::vector<int64_t>&query_at = to.query_at.emplace(), &key_at = to.key_at.emplace(),
   &value_at = to.value_at.emplace();
   for_groups(p, sample.groups, 0, [&](const Sequence& s, int64_t h, int64_t i) {

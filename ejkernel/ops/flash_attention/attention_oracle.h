@@ -62,7 +62,7 @@ class AttentionOracle {
   };
   Backward backward(const Cotangents& cotangents) const;
 
-  const attention::Problem& problem() const { return problem_; }
+  const attn::Problem& problem() const { return problem_; }
   /// The constants for an output of this dtype, and those of lse.
   Tolerance tolerance(DType output) const;
   Tolerance lse_tolerance() const;
@@ -91,7 +91,7 @@ class AttentionOracle {
 
   std::vector<bool> choose_rows() const;
   Sample choose_groups() const;
-  double work(const attention::Sequence& s) const;
+  double work(const attn::Sequence& s) const;
 
   template <class Real>
   struct Arithmetic;
@@ -101,7 +101,7 @@ class AttentionOracle {
   double budget_;
   uint64_t seed_;
   bool soft_cap_;
-  attention::Problem problem_;
+  attn::Problem problem_;
 };
 
 }  // namespace ejk::testing

@@ -6,7 +6,7 @@
 #include "ejkernel/core/philox.h"
 #include "ejkernel/core/untrusted.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 namespace {
 
 /// Entry `index` of a cu_seqlens tensor, cut to max_seqlen.
@@ -151,4 +151,4 @@ double visible_pairs(const FlashAttention::Inputs& in, const FlashAttention::Par
   return pairs * static_cast<double>(p.num_sequences);
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

@@ -8,7 +8,7 @@
 #include "ejkernel/core/operation.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 /// Element strides of a [batch, row, head, dim] tensor; packed tensors have batch stride 0 and rows counted from 0.
 struct Strides {
@@ -102,4 +102,4 @@ double visible_pairs(const FlashAttention::Inputs& in, const FlashAttention::Par
 Work forward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
 Work backward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

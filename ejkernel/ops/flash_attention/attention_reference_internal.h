@@ -4,7 +4,7 @@
 
 #include "ejkernel/ops/flash_attention/attention_problem.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 /// Where the forward's results go; absent ones are not wanted.
 struct ForwardResults {
@@ -26,4 +26,4 @@ size_t backward_reference_workspace(const Problem& p);
 void run_backward_reference(const Problem& p, const BackwardInputs& in, const FlashAttentionBackward::Outputs& to,
                             const RunContext& context);
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

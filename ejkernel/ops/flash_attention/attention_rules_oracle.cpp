@@ -6,7 +6,7 @@
 
 #include "ejkernel/core/philox.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -238,4 +238,4 @@ DenseResult dense_attention(const FlashAttention::Inputs& in, const FlashAttenti
   return result;
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

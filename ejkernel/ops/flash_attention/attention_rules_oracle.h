@@ -9,7 +9,7 @@
 
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 class Rules {
  public:
@@ -72,4 +72,4 @@ struct DenseResult {
 };
 DenseResult dense_attention(const FlashAttention::Inputs& inputs, const FlashAttention::Params& params);
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

@@ -12,7 +12,7 @@
 // instruction set, after gemm-inl.h, tiles-inl.h and philox-inl.h.
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::attention::HWY_NAMESPACE {
+namespace ejk::attn::HWY_NAMESPACE {
 
 using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
 using cpu::Gemm;
@@ -389,5 +389,5 @@ inline void fill_dropout_factors(const Problem& p, const Panel& t, const KeyBloc
       }
 }
 
-}  // namespace ejk::attention::HWY_NAMESPACE
+}  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

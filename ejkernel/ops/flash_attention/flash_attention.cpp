@@ -53,13 +53,13 @@ void check_scale(std::string_view op, std::string_view name, const Tensor& scale
 
 /// (query, key) pairs over all heads.
 double pair_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
-  return attention::visible_pairs(in, params) * static_cast<double>(in.query.shape[-2]);
+  return attn::visible_pairs(in, params) * static_cast<double>(in.query.shape[-2]);
 }
 
 }  // namespace
 
-void attention::check(std::string_view op, const FlashAttention::Inputs& in, const FlashAttention::Params& params,
-                      const Dims& dims) {
+void attn::check(std::string_view op, const FlashAttention::Inputs& in, const FlashAttention::Params& params,
+                 const Dims& dims) {
   check_heads(op, dims);
   check_segments(op, in);
   check_scale(op, "q_scale", in.q_scale, in.query);
@@ -79,23 +79,21 @@ void attention::check(std::string_view op, const FlashAttention::Inputs& in, con
              "softmax_aux of rank 1 is shared by all heads; one sink per head has shape [num_q_heads, 1]");
 }
 
-Work attention::forward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+Work attn::forward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
   const double per_pair = 2.0 * static_cast<double>(in.query.shape[-1] + in.value.shape[-1]);
   return {.flops = pair_work(in, params) * per_pair, .bytes = bytes_of(to_array(in))};
 }
 
-Work attention::backward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
+Work attn::backward_work(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
   // S, dQ and dK cost head_dim each; dP and dV value_dim each.
   const double per_pair = 2.0 * static_cast<double>(3 * in.query.shape[-1] + 2 * in.value.shape[-1]);
   return {.flops = pair_work(in, params) * per_pair, .bytes = bytes_of(to_array(in))};
 }
 
-void FlashAttention::check(const Inputs& in, const Params& params, Dims& dims) {
-  attention::check(kName, in, params, dims);
-}
+void FlashAttention::check(const Inputs& in, const Params& params, Dims& dims) { attn::check(kName, in, params, dims); }
 
 Work FlashAttention::work(const Call<FlashAttention>& call) {
-  Work work = attention::forward_work(call.inputs, call.params);
+  Work work = attn::forward_work(call.inputs, call.params);
   work.bytes += bytes_of(to_array(call.outputs));
   return work;
 }
@@ -107,7 +105,7 @@ std::span<const KernelInfo* const> FlashAttention::kernels() {
 }
 
 void FlashAttentionBackward::check(const Inputs& in, const Params& params, Dims& dims) {
-  attention::check(kName, in, params, dims);
+  attn::check(kName, in, params, dims);
   require(bits(in.query.dtype) >= 16, kName, "query dtype", "be f64, f32, f16 or bf16",
           std::string(name(in.query.dtype)), "8-bit codes have no gradient: differentiate the dequantised tensors");
   require(params.normalize_output, kName, "normalize_output", "be true", "false",
@@ -116,7 +114,7 @@ void FlashAttentionBackward::check(const Inputs& in, const Params& params, Dims&
 
 Work FlashAttentionBackward::work(const Call<FlashAttentionBackward>& call) {
   const auto& in = call.inputs;
-  Work work = attention::backward_work(in, call.params);
+  Work work = attn::backward_work(in, call.params);
   work.bytes += bytes_of(std::array{in.out, in.lse, in.d_out, in.d_lse}) + bytes_of(to_array(call.outputs));
   return work;
 }

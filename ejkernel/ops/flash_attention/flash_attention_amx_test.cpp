@@ -134,10 +134,10 @@ TEST(AttentionOnMatrixUnit, is_refused_and_not_offered_where_there_is_none) {
         planned(DType::bf16, shape, shape, cpu_with({{"bf16_dot", 2}}));
       },
       ThrowsMessage<Unsupported>(HasSubstr("bf16_dot=2: bf16_dot=2 needs AMX, which")));
-  attention::Problem bf16;
+  attn::Problem bf16;
   bf16.query.dtype = DType::bf16;
   const auto is_offered = [&] {
-    const auto offered = attention::cpu_candidates<attention::CpuConfig>(bf16);
+    const auto offered = attn::cpu_candidates<attn::CpuConfig>(bf16);
     return std::any_of(offered.begin(), offered.end(), [](const auto& config) { return config.bf16_dot == 2; });
   };
   EXPECT_FALSE(is_offered());

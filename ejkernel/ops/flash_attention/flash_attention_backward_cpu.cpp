@@ -38,7 +38,7 @@
 #include "ejkernel/ops/flash_attention/attention_key_gradient-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::attention::HWY_NAMESPACE {
+namespace ejk::attn::HWY_NAMESPACE {
 namespace {
 
 // ---- delta ----
@@ -289,11 +289,11 @@ size_t backward_scratch_bytes(const Problem& p, const CpuConfig& config) {
 }
 
 }  // namespace
-}  // namespace ejk::attention::HWY_NAMESPACE
+}  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ejk::attention {
+namespace ejk::attn {
 namespace {
 
 HWY_EXPORT(backward_scratch_bytes);
@@ -463,7 +463,7 @@ void backward_cpu(const Problem& p, const Cotangents& given, const FlashAttentio
   Backward(p, given, wanted, takes_pairs(p, given) ? config : widened(config), context).run();
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn
 
 namespace ejk {
 namespace {
@@ -471,24 +471,24 @@ namespace {
 struct FlashAttentionBackwardCpu {
   static constexpr std::string_view kName = "cpu";
   static constexpr Platform kPlatform = Platform::cpu;
-  using Config = attention::CpuBackwardConfig;
+  using Config = attn::CpuBackwardConfig;
   using Call = ejk::Call<FlashAttentionBackward>;
 
-  static Support supports(const Call& call, const DeviceProperties&) { return attention::supports_cpu(call.inputs); }
-  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
+  static Support supports(const Call& call, const DeviceProperties&) { return attn::supports_cpu(call.inputs); }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attn::runs_here(config); }
   static Config heuristic(const Call& call, const DeviceProperties& device) {
-    return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
+    return attn::cpu_heuristic<Config>(attn::make_problem(call.inputs, call.params), device);
   }
   static std::vector<Config> candidates(const Call& call, const DeviceProperties&) {
-    return attention::cpu_candidates<Config>(attention::make_problem(call.inputs, call.params));
+    return attn::cpu_candidates<Config>(attn::make_problem(call.inputs, call.params));
   }
   static size_t workspace_bytes(const Call& call, const Config& config, const DeviceProperties& device) {
-    return attention::backward_cpu_workspace(attention::make_problem(call.inputs, call.params), config, device);
+    return attn::backward_cpu_workspace(attn::make_problem(call.inputs, call.params), config, device);
   }
   static void run(const Call& call, const Config& config, const RunContext& context) {
-    const attention::Cotangents given{
+    const attn::Cotangents given{
         .out = call.inputs.out, .lse = call.inputs.lse, .d_out = call.inputs.d_out, .d_lse = call.inputs.d_lse};
-    attention::backward_cpu(attention::make_problem(call.inputs, call.params), given, call.outputs, config, context);
+    attn::backward_cpu(attn::make_problem(call.inputs, call.params), given, call.outputs, config, context);
   }
 };
 

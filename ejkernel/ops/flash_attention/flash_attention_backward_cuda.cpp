@@ -29,12 +29,12 @@ struct FlashAttentionBackwardSm90 {
 
   static Support supports(const Call<Op>& call, const DeviceProperties& device) {
     const auto& in = call.inputs;
-    if (Support support = attention::supports_sm90(in, call.params, device); !support.ok) return support;
+    if (Support support = attn::supports_sm90(in, call.params, device); !support.ok) return support;
     if (in.query.shape[3] > 128) return Support::no("its head_dim is 64 or 128");
     if (in.query.shape[0] > kMaxGrid || in.query.shape[2] > kMaxGrid)
       return Support::no("it takes up to 65535 heads and batch entries");
     for (const Tensor* tensor : {&in.out, &in.d_out})
-      if (!attention::fits_tensor_map(*tensor))
+      if (!attn::fits_tensor_map(*tensor))
         return Support::no("it reads out and d_out from addresses and by strides that are multiples of 16 bytes");
     return Support::yes();
   }
@@ -50,7 +50,7 @@ struct FlashAttentionBackwardSm90 {
   /// Everything that follows from a call's shapes. Queries before the first that sees a key are left out: whatever they
   /// and their cotangents hold, nothing reads it.
   struct Sizes {
-    attention::Sm90Lengths lengths;
+    attn::Sm90Lengths lengths;
     int64_t batch, heads, kv_heads, dim, first_row, rows, padded_rows;
     size_t statistics_bytes, sums_bytes, turns_bytes;
 
@@ -99,7 +99,7 @@ struct FlashAttentionBackwardSm90 {
                                        {"value", &in.value},
                                        {"out", &in.out},
                                        {"d_out", &in.d_out}})
-      attention::require_alignment(Op::kName, name, *tensor);
+      attn::require_alignment(Op::kName, name, *tensor);
     const cuda::CurrentDevice current(context.device->device);
     const auto& programs = *static_cast<const Programs*>(context.code);
     const Sizes sizes(call);
@@ -181,18 +181,18 @@ struct FlashAttentionBackwardSm90 {
                                                    int num_units) {
     const auto& in = call.inputs;
     const Tensor &d_key = call.outputs.key, &d_value = call.outputs.value;
-    return {.query = attention::tile_map(from_row(in.query, sizes.first_row), sizes.rows, shape.rows),
-            .key = attention::tile_map(in.key, sizes.lengths.kv_len, shape.keys),
-            .value = attention::tile_map(in.value, sizes.lengths.kv_len, shape.keys),
-            .d_out = attention::tile_map(from_row(in.d_out, sizes.first_row), sizes.rows, shape.rows),
+    return {.query = attn::tile_map(from_row(in.query, sizes.first_row), sizes.rows, shape.rows),
+            .key = attn::tile_map(in.key, sizes.lengths.kv_len, shape.keys),
+            .value = attn::tile_map(in.value, sizes.lengths.kv_len, shape.keys),
+            .d_out = attn::tile_map(from_row(in.d_out, sizes.first_row), sizes.rows, shape.rows),
             .lse_log2 = to.lse_log2,
             .delta = to.delta,
             .d_query = to.d_query,
             .turns = to.turns,
             .d_key = d_key.as<char>(),
             .d_value = d_value.as<char>(),
-            .d_key_is_aligned = attention::fits_tensor_map(d_key),
-            .d_value_is_aligned = attention::fits_tensor_map(d_value),
+            .d_key_is_aligned = attn::fits_tensor_map(d_key),
+            .d_value_is_aligned = attn::fits_tensor_map(d_value),
             .d_key_row = bytes(d_key, 1),
             .d_key_head = bytes(d_key, 2),
             .d_key_batch = bytes(d_key, 0),
@@ -224,7 +224,7 @@ struct FlashAttentionBackwardSm90 {
     const Tensor& d_query = call.outputs.query;
     return {.sums = from.d_query,
             .d_query = d_query.as<char>(),
-            .is_aligned = attention::fits_tensor_map(d_query),
+            .is_aligned = attn::fits_tensor_map(d_query),
             .row = bytes(d_query, 1),
             .head = bytes(d_query, 2),
             .batch = bytes(d_query, 0),

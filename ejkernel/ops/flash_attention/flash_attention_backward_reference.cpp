@@ -8,7 +8,7 @@
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
 namespace ejk {
-namespace attention {
+namespace attn {
 namespace {
 
 constexpr double kNoKey = -std::numeric_limits<double>::infinity();
@@ -166,7 +166,7 @@ void run_backward_reference(const Problem& p, const BackwardInputs& in, const Fl
   dispatch_number(p.query.dtype, [&]<class T>() { Backward<T>(p, in, to, context).run(); });
 }
 
-}  // namespace attention
+}  // namespace attn
 
 namespace {
 
@@ -175,13 +175,13 @@ struct BackwardReference {
   static constexpr Platform kPlatform = Platform::reference;
 
   static size_t workspace_bytes(const Call<FlashAttentionBackward>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::backward_reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::backward_reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static void run(const Call<FlashAttentionBackward>& call, const RunContext& context) {
     const auto& in = call.inputs;
-    attention::run_backward_reference(attention::make_problem(in, call.params),
-                                      {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
-                                      call.outputs, context);
+    attn::run_backward_reference(attn::make_problem(in, call.params),
+                                 {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse}, call.outputs,
+                                 context);
   }
 };
 

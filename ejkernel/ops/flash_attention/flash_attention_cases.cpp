@@ -161,7 +161,7 @@ class Builder {
   void poison() {
     if (!is_float(c_.dtype)) return;
     const auto inputs = to_struct<FlashAttention::Inputs>(problem_.views());
-    const attention::Rules rules(inputs, c_.params);
+    const attn::Rules rules(inputs, c_.params);
     const auto used = rules.used();
     auto spoil_rows = [&](const Tensor& t, const std::vector<bool>& used_rows) {
       const int64_t row = t.shape[-2] * t.shape[-1];
@@ -177,7 +177,7 @@ class Builder {
 
   /// A bias entry is read by some visible pair, or it may hold anything (its -inf may not go: it is what hides the
   /// pair).
-  void poison_bias(const attention::Rules& rules, const Tensor& bias) {
+  void poison_bias(const attn::Rules& rules, const Tensor& bias) {
     std::vector<bool> read(static_cast<size_t>(bias.num_elements()));
     for (const auto& part : rules.parts())
       for (int64_t h = 0; h < c_.num_q_heads; ++h)

@@ -29,7 +29,7 @@
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace ejk::attention::HWY_NAMESPACE {
+namespace ejk::attn::HWY_NAMESPACE {
 namespace {
 
 template <class E>
@@ -286,11 +286,11 @@ size_t forward_scratch_bytes(const Problem& p, const CpuConfig& config) {
 }
 
 }  // namespace
-}  // namespace ejk::attention::HWY_NAMESPACE
+}  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace ejk::attention {
+namespace ejk::attn {
 namespace {
 
 HWY_EXPORT(forward_tile);
@@ -341,7 +341,7 @@ void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const C
       workers);
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn
 
 namespace ejk {
 namespace {
@@ -349,25 +349,25 @@ namespace {
 struct FlashAttentionCpu {
   static constexpr std::string_view kName = "cpu";
   static constexpr Platform kPlatform = Platform::cpu;
-  using Config = attention::CpuConfig;
+  using Config = attn::CpuConfig;
 
   static Support supports(const Call<FlashAttention>& call, const DeviceProperties&) {
-    return attention::supports_cpu(call.inputs);
+    return attn::supports_cpu(call.inputs);
   }
-  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attn::runs_here(config); }
   static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties& device) {
-    return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
+    return attn::cpu_heuristic<Config>(attn::make_problem(call.inputs, call.params), device);
   }
   static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties&) {
-    return attention::cpu_candidates<Config>(attention::make_problem(call.inputs, call.params));
+    return attn::cpu_candidates<Config>(attn::make_problem(call.inputs, call.params));
   }
   static size_t workspace_bytes(const Call<FlashAttention>& call, const Config& config,
                                 const DeviceProperties& device) {
-    return attention::forward_cpu_workspace(attention::make_problem(call.inputs, call.params), config, device);
+    return attn::forward_cpu_workspace(attn::make_problem(call.inputs, call.params), config, device);
   }
   static void run(const Call<FlashAttention>& call, const Config& config, const RunContext& context) {
-    attention::forward_cpu(attention::make_problem(call.inputs, call.params), call.outputs.out, call.outputs.lse,
-                           config, context);
+    attn::forward_cpu(attn::make_problem(call.inputs, call.params), call.outputs.out, call.outputs.lse, config,
+                      context);
   }
 };
 

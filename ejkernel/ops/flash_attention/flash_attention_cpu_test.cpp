@@ -262,10 +262,10 @@ TEST(FlashAttentionCpu, every_instruction_set_is_right) {
 }
 
 TEST(FlashAttentionCpu, every_config_is_right) {
-  attention::Problem bf16;
+  attn::Problem bf16;
   bf16.query.dtype = DType::bf16;
   unsigned seed = 100;
-  for (const auto& config : attention::cpu_candidates<attention::CpuBackwardConfig>(bf16))
+  for (const auto& config : attn::cpu_candidates<attn::CpuBackwardConfig>(bf16))
     for (const unsigned past = seed + 3; seed < past; ++seed) {
       Problem p = random_problem(seed);
       PlanOptions forward = kCpu, backward = kCpu;
@@ -388,14 +388,14 @@ TEST(FlashAttentionCpu, knows_tensors_whose_products_would_vanish) {
     for (int64_t n = 0; n < rows.num_elements(); ++n) set(rows, n, value);
   };
   fill(0);
-  EXPECT_FALSE(attention::is_tiny(rows)) << "zeros lose nothing";
+  EXPECT_FALSE(attn::is_tiny(rows)) << "zeros lose nothing";
   fill(1e-39);
-  EXPECT_TRUE(attention::is_tiny(rows));
+  EXPECT_TRUE(attn::is_tiny(rows));
   set(rows, 3, kNaN);
   set(rows, 4, INFINITY);
-  EXPECT_TRUE(attention::is_tiny(rows)) << "what is not finite proves nothing";
+  EXPECT_TRUE(attn::is_tiny(rows)) << "what is not finite proves nothing";
   set(rows, rows.num_elements() - 1, -1e-10);
-  EXPECT_FALSE(attention::is_tiny(rows));
+  EXPECT_FALSE(attn::is_tiny(rows));
 }
 
 TEST(FlashAttentionCpu, absent_outputs_change_nothing) {

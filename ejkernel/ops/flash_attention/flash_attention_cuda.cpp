@@ -30,7 +30,7 @@ struct FlashAttentionSm90 {
   };
 
   static Support supports(const Call<FlashAttention>& call, const DeviceProperties& device) {
-    return attention::supports_sm90(call.inputs, call.params, device);
+    return attn::supports_sm90(call.inputs, call.params, device);
   }
 
   /// Best of the measured, see docs/kernels/flash_attention_sm90.md.
@@ -78,36 +78,36 @@ struct FlashAttentionSm90 {
   static void run(const Call<FlashAttention>& call, const Config& config, const RunContext& context) {
     const auto& in = call.inputs;
     const Tensor &out = call.outputs.out, &lse = call.outputs.lse;
-    attention::require_alignment(FlashAttention::kName, "query", in.query);
-    attention::require_alignment(FlashAttention::kName, "key", in.key);
-    attention::require_alignment(FlashAttention::kName, "value", in.value);
+    attn::require_alignment(FlashAttention::kName, "query", in.query);
+    attn::require_alignment(FlashAttention::kName, "key", in.key);
+    attn::require_alignment(FlashAttention::kName, "value", in.value);
     const cuda::CurrentDevice current(context.device->device);
     const FlashForwardShape shape(variant(call), config);
-    const attention::Sm90Lengths lengths(in, call.params);
+    const attn::Sm90Lengths lengths(in, call.params);
     const int64_t q_len = in.query.shape[1], heads = in.query.shape[2], batch = in.query.shape[0];
     const int64_t group = heads / in.key.shape[2], tiles_per_head = (q_len + shape.rows - 1) / shape.rows;
     const double scale = call.params.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.dim)));
-    const FlashForwardArguments args = {.query = attention::tile_map(in.query, q_len, shape.rows),
-                                        .key = attention::tile_map(in.key, lengths.kv_len, shape.keys),
-                                        .value = attention::tile_map(in.value, lengths.kv_len, shape.keys),
-                                        .out = out.as<char>(),
-                                        .out_is_aligned = attention::fits_tensor_map(out),
-                                        .lse = lse.as<float>(),
-                                        .out_row = out.strides[1] * 2,
-                                        .out_head = out.strides[2] * 2,
-                                        .out_batch = out.strides[0] * 2,
-                                        .lse_row = lse.present() ? lse.strides[2] : 0,
-                                        .lse_head = lse.present() ? lse.strides[1] : 0,
-                                        .lse_batch = lse.present() ? lse.strides[0] : 0,
-                                        .schedule = {.q_len = static_cast<int>(q_len),
-                                                     .kv_len = static_cast<int>(lengths.kv_len),
-                                                     .diagonal = static_cast<int>(lengths.diagonal),
-                                                     .batch = static_cast<int>(batch),
-                                                     .num_heads = static_cast<int>(heads),
-                                                     .heads_per_section = attention::heads_per_section(
-                                                         tiles_per_head, group, context.device->num_units)},
-                                        .queries_per_kv_head = static_cast<int>(group),
-                                        .scale_log2 = static_cast<float>(scale * std::numbers::log2e)};
+    const FlashForwardArguments args = {
+        .query = attn::tile_map(in.query, q_len, shape.rows),
+        .key = attn::tile_map(in.key, lengths.kv_len, shape.keys),
+        .value = attn::tile_map(in.value, lengths.kv_len, shape.keys),
+        .out = out.as<char>(),
+        .out_is_aligned = attn::fits_tensor_map(out),
+        .lse = lse.as<float>(),
+        .out_row = out.strides[1] * 2,
+        .out_head = out.strides[2] * 2,
+        .out_batch = out.strides[0] * 2,
+        .lse_row = lse.present() ? lse.strides[2] : 0,
+        .lse_head = lse.present() ? lse.strides[1] : 0,
+        .lse_batch = lse.present() ? lse.strides[0] : 0,
+        .schedule = {.q_len = static_cast<int>(q_len),
+                     .kv_len = static_cast<int>(lengths.kv_len),
+                     .diagonal = static_cast<int>(lengths.diagonal),
+                     .batch = static_cast<int>(batch),
+                     .num_heads = static_cast<int>(heads),
+                     .heads_per_section = attn::heads_per_section(tiles_per_head, group, context.device->num_units)},
+        .queries_per_kv_head = static_cast<int>(group),
+        .scale_log2 = static_cast<float>(scale * std::numbers::log2e)};
     const int64_t blocks = std::min<int64_t>(context.device->num_units, tiles_per_head * heads * batch);
     cuda::launch(context, {.x = static_cast<unsigned>(blocks)}, {.x = static_cast<unsigned>(shape.threads)}, args);
   }

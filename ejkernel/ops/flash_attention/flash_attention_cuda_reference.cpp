@@ -7,7 +7,7 @@
 #include "ejkernel/platform/cuda/program.h"
 
 namespace ejk {
-namespace attention {
+namespace attn {
 namespace {
 
 /// One block per item; a grid that cannot be that large goes around, and an empty one still looks for faults.
@@ -59,7 +59,7 @@ void run_backward_cuda_reference(const Problem& p, const BackwardInputs& in, con
   if (to.softmax_aux.present()) launch(cuda::AttentionStep::sinks, to.softmax_aux.num_elements());
 }
 
-}  // namespace attention
+}  // namespace attn
 
 namespace {
 
@@ -68,11 +68,11 @@ struct CudaReference {
   static constexpr Platform kPlatform = Platform::cuda;
 
   static std::shared_ptr<const void> prepare(const Call<FlashAttention>& call, const DeviceProperties& device) {
-    return attention::prepare_cuda_reference(call.inputs.query.dtype, device);
+    return attn::prepare_cuda_reference(call.inputs.query.dtype, device);
   }
   static void run(const Call<FlashAttention>& call, const RunContext& context) {
-    attention::run_cuda_reference(attention::make_problem(call.inputs, call.params),
-                                  {.out = call.outputs.out, .lse = call.outputs.lse}, context);
+    attn::run_cuda_reference(attn::make_problem(call.inputs, call.params),
+                             {.out = call.outputs.out, .lse = call.outputs.lse}, context);
   }
 };
 
@@ -81,16 +81,16 @@ struct BackwardCudaReference {
   static constexpr Platform kPlatform = Platform::cuda;
 
   static size_t workspace_bytes(const Call<FlashAttentionBackward>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::backward_cuda_reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::backward_cuda_reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static std::shared_ptr<const void> prepare(const Call<FlashAttentionBackward>& call, const DeviceProperties& device) {
-    return attention::prepare_backward_cuda_reference(call.inputs.query.dtype, device);
+    return attn::prepare_backward_cuda_reference(call.inputs.query.dtype, device);
   }
   static void run(const Call<FlashAttentionBackward>& call, const RunContext& context) {
     const auto& in = call.inputs;
-    attention::run_backward_cuda_reference(attention::make_problem(in, call.params),
-                                           {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
-                                           call.outputs, context);
+    attn::run_backward_cuda_reference(attn::make_problem(in, call.params),
+                                      {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
+                                      call.outputs, context);
   }
 };
 

@@ -17,7 +17,7 @@
 namespace ejk::testing {
 namespace {
 
-using attention::Rules;
+using attn::Rules;
 
 constexpr double kCode = 8;
 
@@ -164,7 +164,7 @@ class OneHot {
       if (visible.empty()) return;
       const int64_t j = random_.pick(visible);
       targets_[index(row * heads + h)] = {part.batch * rules_.k_rows() + part.k_begin + j,
-                                          attention::keep_factor(inputs_, params_, part.index, h, i, j)};
+                                          attn::keep_factor(inputs_, params_, part.index, h, i, j)};
       for (int64_t d = 0; d < dims; ++d) set(inputs_.query, (row * heads + h) * dims + d, code(j, d, bits_));
     });
   }

@@ -21,7 +21,7 @@ FlashAttention::Inputs forward_inputs(const Problem& problem) {
 
 /// A row claimed by two sequences holds one of two results: nothing can be said about the outputs then.
 bool is_defined(const Problem& problem, Answer& answer) {
-  const attention::Rules rules(forward_inputs(problem), params_of(problem));
+  const attn::Rules rules(forward_inputs(problem), params_of(problem));
   answer.status = rules.status();
   answer.outputs.resize(problem.operation->outputs.size());
   answer.complete = !rules.parts_share_rows();
@@ -64,7 +64,7 @@ Answer backward_answer(const Problem& problem, double budget) {
 /// Cotangents of rows that see no key may hold anything (rule 9), those of their lse too while no sink depends on it.
 void poison_cotangents(Problem& problem) {
   const auto inputs = to_struct<FlashAttentionBackward::Inputs>(problem.views());
-  const attention::Rules rules(inputs, params_of(problem));
+  const attn::Rules rules(inputs, params_of(problem));
   const auto used = rules.used();
   const int64_t row = inputs.d_out.shape[-2] * inputs.d_out.shape[-1];
   for (size_t r = 0; r < used.query.size(); ++r)

@@ -5,7 +5,7 @@
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
 namespace ejk {
-namespace attention {
+namespace attn {
 namespace {
 
 int64_t lse_index(const Problem& p, int64_t b, int64_t h, int64_t row) {
@@ -54,7 +54,7 @@ void run_reference(const Problem& p, const ForwardResults& to, const RunContext&
   dispatch_number(p.query.dtype, [&]<class T>() { attend<T>(p, to, context); });
 }
 
-}  // namespace attention
+}  // namespace attn
 
 namespace {
 
@@ -63,11 +63,11 @@ struct Reference {
   static constexpr Platform kPlatform = Platform::reference;
 
   static size_t workspace_bytes(const Call<FlashAttention>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static void run(const Call<FlashAttention>& call, const RunContext& context) {
-    attention::run_reference(attention::make_problem(call.inputs, call.params),
-                             {.out = call.outputs.out, .lse = call.outputs.lse}, context);
+    attn::run_reference(attn::make_problem(call.inputs, call.params),
+                        {.out = call.outputs.out, .lse = call.outputs.lse}, context);
   }
 };
 

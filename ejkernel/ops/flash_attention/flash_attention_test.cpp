@@ -38,7 +38,7 @@ TEST(FlashAttention, reference_follows_the_rules_read_literally) {
         make_attention_problem(random_attention_case({.seed = seed, .size = Size::tiny, .dtype = DType::f64}));
     const Outcome outcome = run_guarded(problem, reference_kernel(), {.plain = true});
     ASSERT_TRUE(outcome.supported && outcome.faults.empty()) << problem.label;
-    const auto dense = attention::dense_attention(inputs_of(problem), problem.params.as<FlashAttention::Params>());
+    const auto dense = attn::dense_attention(inputs_of(problem), problem.params.as<FlashAttention::Params>());
     ASSERT_EQ(differs(outcome.outputs[0], dense.out), "") << problem.label;
     ASSERT_EQ(differs(outcome.outputs[1], dense.lse), "") << problem.label;
   }
@@ -94,13 +94,13 @@ struct Blocked {
     return narrow || wide || !call.params.normalize_output ? Support::no("not written for it") : Support::yes();
   }
 
-  static bool left_out(const attention::Sequence& s, int64_t i, int64_t j) {
+  static bool left_out(const attn::Sequence& s, int64_t i, int64_t j) {
     if constexpr (kFault == Fault::drops_a_key) return j == s.k_len / 2;
     if constexpr (kFault == Fault::drops_a_tile) return j / kBlock == s.k_len / kBlock / 2;
     if constexpr (kFault == Fault::drops_a_row) return i == s.q_len / 2;
     return false;
   }
-  static bool visible(const attention::Problem& p, const attention::Sequence& s, int64_t h, int64_t i, int64_t j) {
+  static bool visible(const attn::Problem& p, const attn::Sequence& s, int64_t h, int64_t i, int64_t j) {
     if constexpr (kFault == Fault::sees_one_key_too_many) {
       const auto range = p.key_range(s, i);
       if (p.causal && j == range.end && p.element_visible(s, h, i, j)) return true;
@@ -115,19 +115,19 @@ struct Blocked {
   }
 
   static void run(const Call<FlashAttention>& call, const RunContext& context) {
-    const attention::Problem p = attention::make_problem(call.inputs, call.params);
+    const attn::Problem p = attn::make_problem(call.inputs, call.params);
     const auto& to = call.outputs;
     for (int64_t n = 0; n < to.out.num_elements(); ++n) set(to.out, n, 0);
     const int64_t batches = p.packed ? 1 : p.num_sequences;
     for (int64_t n = 0; n < to.lse.num_elements(); ++n) set(to.lse, n, p.sinks_lse(n / p.q_rows % p.num_q_heads));
     for (int64_t n = 0; n < p.num_sequences && batches > 0; ++n) {
-      const attention::Sequence s = p.sequence(n, context.status);
+      const attn::Sequence s = p.sequence(n, context.status);
       for (int64_t h = 0; h < p.num_q_heads; ++h)
         for (int64_t i = 0; i < s.q_len; ++i) one_row(p, s, h, i, to);
     }
   }
 
-  static void one_row(const attention::Problem& p, const attention::Sequence& s, int64_t h, int64_t i,
+  static void one_row(const attn::Problem& p, const attn::Sequence& s, int64_t h, int64_t i,
                       const FlashAttention::Outputs& to) {
     const int64_t b = p.batch_of(s), g = p.kv_head(h), r = s.q_begin + i;
     float max = -std::numeric_limits<float>::infinity(), sum = 0;

@@ -5,12 +5,12 @@
 namespace ejk {
 
 void ScaledDotProductAttention::check(const Inputs& in, const Params& params, Dims& dims) {
-  attention::check(kName, attention::flash_inputs(in), attention::flash_params(params), dims);
+  attn::check(kName, attn::flash_inputs(in), attn::flash_params(params), dims);
 }
 
 Work ScaledDotProductAttention::work(const Call<ScaledDotProductAttention>& call) {
   const auto& in = call.inputs;
-  Work work = attention::forward_work(attention::flash_inputs(in), attention::flash_params(call.params));
+  Work work = attn::forward_work(attn::flash_inputs(in), attn::flash_params(call.params));
   work.bytes += bytes_of(std::array{in.query_seq_lengths}) + bytes_of(to_array(call.outputs));
   return work;
 }
@@ -22,12 +22,12 @@ std::span<const KernelInfo* const> ScaledDotProductAttention::kernels() {
 }
 
 void ScaledDotProductAttentionBackward::check(const Inputs& in, const Params& params, Dims& dims) {
-  attention::check(kName, attention::flash_inputs(in), attention::flash_params(params), dims);
+  attn::check(kName, attn::flash_inputs(in), attn::flash_params(params), dims);
 }
 
 Work ScaledDotProductAttentionBackward::work(const Call<ScaledDotProductAttentionBackward>& call) {
   const auto& in = call.inputs;
-  Work work = attention::backward_work(attention::flash_inputs(in), attention::flash_params(call.params));
+  Work work = attn::backward_work(attn::flash_inputs(in), attn::flash_params(call.params));
   work.bytes +=
       bytes_of(std::array{in.query_seq_lengths, in.out, in.lse, in.d_out, in.d_lse}) + bytes_of(to_array(call.outputs));
   return work;

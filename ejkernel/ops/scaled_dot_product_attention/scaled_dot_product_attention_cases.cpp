@@ -37,7 +37,7 @@ Tensor add_lengths(Problem& problem, std::string_view name, const AttentionCase&
 /// NaN in every row of query, key and value that no visible pair uses.
 void poison(Problem& problem, const FlashAttention::Inputs& in, const FlashAttention::Params& params,
             const Tensor& query_lengths) {
-  const auto used = attention::Rules(in, params, query_lengths).used();
+  const auto used = attn::Rules(in, params, query_lengths).used();
   auto spoil = [](const Tensor& t, const std::vector<bool>& used_rows) {
     const int64_t row = t.shape[2] * t.shape[3];
     for (size_t r = 0; r < used_rows.size(); ++r)

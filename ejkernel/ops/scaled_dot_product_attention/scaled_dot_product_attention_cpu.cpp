@@ -14,40 +14,40 @@ struct SdpaCpu {
   using Config = ConfigOf;
 
   static Support supports(const Call<Op>& call, const DeviceProperties&) {
-    return attention::supports_cpu(attention::flash_inputs(call.inputs));
+    return attn::supports_cpu(attn::flash_inputs(call.inputs));
   }
-  static Support runs_here(const Config& config, const DeviceProperties&) { return attention::runs_here(config); }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return attn::runs_here(config); }
   static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
-    return attention::cpu_heuristic<Config>(attention::make_problem(call.inputs, call.params), device);
+    return attn::cpu_heuristic<Config>(attn::make_problem(call.inputs, call.params), device);
   }
   static std::vector<Config> candidates(const Call<Op>& call, const DeviceProperties&) {
-    return attention::cpu_candidates<Config>(attention::make_problem(call.inputs, call.params));
+    return attn::cpu_candidates<Config>(attn::make_problem(call.inputs, call.params));
   }
 };
 
-struct Forward : SdpaCpu<ScaledDotProductAttention, attention::CpuConfig> {
+struct Forward : SdpaCpu<ScaledDotProductAttention, attn::CpuConfig> {
   static size_t workspace_bytes(const Call<ScaledDotProductAttention>& call, const Config& config,
                                 const DeviceProperties& device) {
-    return attention::forward_cpu_workspace(attention::make_problem(call.inputs, call.params), config, device);
+    return attn::forward_cpu_workspace(attn::make_problem(call.inputs, call.params), config, device);
   }
   static void run(const Call<ScaledDotProductAttention>& call, const Config& config, const RunContext& context) {
-    attention::forward_cpu(attention::make_problem(call.inputs, call.params), call.outputs.out, call.outputs.lse,
-                           config, context);
+    attn::forward_cpu(attn::make_problem(call.inputs, call.params), call.outputs.out, call.outputs.lse, config,
+                      context);
   }
 };
 
-struct Backward : SdpaCpu<ScaledDotProductAttentionBackward, attention::CpuBackwardConfig> {
+struct Backward : SdpaCpu<ScaledDotProductAttentionBackward, attn::CpuBackwardConfig> {
   static size_t workspace_bytes(const Call<ScaledDotProductAttentionBackward>& call, const Config& config,
                                 const DeviceProperties& device) {
-    return attention::backward_cpu_workspace(attention::make_problem(call.inputs, call.params), config, device);
+    return attn::backward_cpu_workspace(attn::make_problem(call.inputs, call.params), config, device);
   }
   static void run(const Call<ScaledDotProductAttentionBackward>& call, const Config& config,
                   const RunContext& context) {
     const auto& in = call.inputs;
     const auto& to = call.outputs;
-    attention::backward_cpu(attention::make_problem(in, call.params),
-                            {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
-                            {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias}, config, context);
+    attn::backward_cpu(attn::make_problem(in, call.params),
+                       {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
+                       {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias}, config, context);
   }
 };
 

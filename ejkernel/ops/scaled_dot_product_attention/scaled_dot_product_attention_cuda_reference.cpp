@@ -12,11 +12,11 @@ struct CudaReference {
 
   static std::shared_ptr<const void> prepare(const Call<ScaledDotProductAttention>& call,
                                              const DeviceProperties& device) {
-    return attention::prepare_cuda_reference(call.inputs.query.dtype, device);
+    return attn::prepare_cuda_reference(call.inputs.query.dtype, device);
   }
   static void run(const Call<ScaledDotProductAttention>& call, const RunContext& context) {
-    attention::run_cuda_reference(attention::make_problem(call.inputs, call.params),
-                                  {.out = call.outputs.out, .lse = call.outputs.lse}, context);
+    attn::run_cuda_reference(attn::make_problem(call.inputs, call.params),
+                             {.out = call.outputs.out, .lse = call.outputs.lse}, context);
   }
 };
 
@@ -26,18 +26,18 @@ struct BackwardCudaReference {
 
   static size_t workspace_bytes(const Call<ScaledDotProductAttentionBackward>& call, const NoConfig&,
                                 const DeviceProperties&) {
-    return attention::backward_cuda_reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::backward_cuda_reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static std::shared_ptr<const void> prepare(const Call<ScaledDotProductAttentionBackward>& call,
                                              const DeviceProperties& device) {
-    return attention::prepare_backward_cuda_reference(call.inputs.query.dtype, device);
+    return attn::prepare_backward_cuda_reference(call.inputs.query.dtype, device);
   }
   static void run(const Call<ScaledDotProductAttentionBackward>& call, const RunContext& context) {
     const auto& in = call.inputs;
     const auto& to = call.outputs;
-    attention::run_backward_cuda_reference(
-        attention::make_problem(in, call.params), {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
-        {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias}, context);
+    attn::run_backward_cuda_reference(attn::make_problem(in, call.params),
+                                      {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
+                                      {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias}, context);
   }
 };
 

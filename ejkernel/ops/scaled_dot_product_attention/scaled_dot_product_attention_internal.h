@@ -4,7 +4,7 @@
 #include "ejkernel/ops/flash_attention/attention_problem.h"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
 
-namespace ejk::attention {
+namespace ejk::attn {
 
 inline FlashAttention::Inputs flash_inputs(const ScaledDotProductAttention::Inputs& in) {
   return {.query = in.query,
@@ -30,4 +30,4 @@ inline Problem make_problem(const ScaledDotProductAttention::Inputs& in,
   return p;
 }
 
-}  // namespace ejk::attention
+}  // namespace ejk::attn

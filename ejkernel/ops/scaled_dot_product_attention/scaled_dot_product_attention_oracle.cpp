@@ -25,11 +25,11 @@ struct FlashCall {
     using Op = ScaledDotProductAttention;
     const std::vector<Tensor> views = problem.views();
     const auto own = to_struct<Op::Inputs>(std::span(views).first(kNumTensors<Op::Inputs>));
-    in = attention::flash_inputs(own);
-    params = attention::flash_params(problem.params.as<Op::Params>());
+    in = attn::flash_inputs(own);
+    params = attn::flash_params(problem.params.as<Op::Params>());
     query_lengths = own.query_seq_lengths;
   }
-  attention::Rules rules() const { return {in, params, query_lengths}; }
+  attn::Rules rules() const { return {in, params, query_lengths}; }
 };
 
 Answer forward_answer(const Problem& problem, double budget) {

@@ -11,11 +11,11 @@ struct Reference {
   static constexpr Platform kPlatform = Platform::reference;
 
   static size_t workspace_bytes(const Call<ScaledDotProductAttention>& call, const NoConfig&, const DeviceProperties&) {
-    return attention::reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static void run(const Call<ScaledDotProductAttention>& call, const RunContext& context) {
-    attention::run_reference(attention::make_problem(call.inputs, call.params),
-                             {.out = call.outputs.out, .lse = call.outputs.lse}, context);
+    attn::run_reference(attn::make_problem(call.inputs, call.params),
+                        {.out = call.outputs.out, .lse = call.outputs.lse}, context);
   }
 };
 
@@ -25,14 +25,14 @@ struct BackwardReference {
 
   static size_t workspace_bytes(const Call<ScaledDotProductAttentionBackward>& call, const NoConfig&,
                                 const DeviceProperties&) {
-    return attention::backward_reference_workspace(attention::make_problem(call.inputs, call.params));
+    return attn::backward_reference_workspace(attn::make_problem(call.inputs, call.params));
   }
   static void run(const Call<ScaledDotProductAttentionBackward>& call, const RunContext& context) {
     const auto& in = call.inputs;
     const auto& to = call.outputs;
-    attention::run_backward_reference(attention::make_problem(in, call.params),
-                                      {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
-                                      {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias}, context);
+    attn::run_backward_reference(attn::make_problem(in, call.params),
+                                 {.out = in.out, .lse = in.lse, .d_out = in.d_out, .d_lse = in.d_lse},
+                                 {.query = to.query, .key = to.key, .value = to.value, .bias = to.bias}, context);
   }
 };
 
