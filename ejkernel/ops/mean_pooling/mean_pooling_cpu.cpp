@@ -1,4 +1,4 @@
-// mean_pooling on the CPU: every column of a group is summed in double, in the order of rows, and divided once.
+// mean_pooling on the CPU: every column of a group is summed in double, in the order of rows, and scaled once.
 //
 // Reading x is what takes the time, so double costs little, and nothing overflows or drifts however long the sequence.
 // A task owns some means times a tile of columns. When there are too few of those to keep a machine busy, the rows of
@@ -22,7 +22,9 @@
 namespace ejk::pooling {
 namespace {
 
-constexpr int64_t kTileColumns = 512;
+constexpr int64_t kTileColumns = 2048;
+/// Rows that are read together, and how far ahead of them memory is asked for: enough to hide its latency.
+constexpr int kRowsTogether = 4, kRowsAhead = 8;
 
 /// Columns [column, column + columns) of one head in rows [begin, end) of one group.
 struct Piece {
@@ -42,61 +44,56 @@ using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
 using DoubleTag = hn::RepartitionToWide<FloatTag>;
 using DoubleV = hn::Vec<DoubleTag>;
 
-/// sums[c] += x[offsets[r] + c] for every r.
-template <class T>
-void add_rows(const T* x, const int64_t* offsets, int64_t num_rows, int64_t columns, double* sums) {
+/// sums[c] += rows[r][c] for kRows rows; what lies `ahead` bytes further will be needed soon.
+template <int kRows, class T>
+HWY_INLINE void add_rows_together(const T* const* rows, int64_t columns, int64_t ahead, double* sums) {
   const DoubleTag d;
   const int64_t half = lanes() / 2;
   int64_t c = 0;
-  for (; c + 2 * lanes() <= columns; c += 2 * lanes()) {
-    DoubleV s0 = hn::Load(d, sums + c), s1 = hn::Load(d, sums + c + half);
-    DoubleV s2 = hn::Load(d, sums + c + 2 * half), s3 = hn::Load(d, sums + c + 3 * half);
-    for (int64_t r = 0; r < num_rows; ++r) {
-      const FloatV a = load_floats(x + offsets[r] + c), b = load_floats(x + offsets[r] + c + lanes());
-      s0 = hn::Add(s0, hn::PromoteLowerTo(d, a));
-      s1 = hn::Add(s1, hn::PromoteUpperTo(d, a));
-      s2 = hn::Add(s2, hn::PromoteLowerTo(d, b));
-      s3 = hn::Add(s3, hn::PromoteUpperTo(d, b));
-    }
-    hn::Store(s0, d, sums + c);
-    hn::Store(s1, d, sums + c + half);
-    hn::Store(s2, d, sums + c + 2 * half);
-    hn::Store(s3, d, sums + c + 3 * half);
-  }
   for (; c + lanes() <= columns; c += lanes()) {
-    DoubleV s0 = hn::Load(d, sums + c), s1 = hn::Load(d, sums + c + half);
-    for (int64_t r = 0; r < num_rows; ++r) {
-      const FloatV a = load_floats(x + offsets[r] + c);
-      s0 = hn::Add(s0, hn::PromoteLowerTo(d, a));
-      s1 = hn::Add(s1, hn::PromoteUpperTo(d, a));
+    DoubleV low = hn::Load(d, sums + c), high = hn::Load(d, sums + c + half);
+    for (int r = 0; r < kRows; ++r) {
+      prefetch(rows[r] + c, ahead);
+      const FloatV x = load_floats(rows[r] + c);
+      low = hn::Add(low, hn::PromoteLowerTo(d, x));
+      high = hn::Add(high, hn::PromoteUpperTo(d, x));
     }
-    hn::Store(s0, d, sums + c);
-    hn::Store(s1, d, sums + c + half);
+    hn::Store(low, d, sums + c);
+    hn::Store(high, d, sums + c + half);
   }
-  for (; c < columns; ++c) {
-    double sum = sums[c];
-    for (int64_t r = 0; r < num_rows; ++r) {
+  for (; c < columns; ++c)
+    for (int r = 0; r < kRows; ++r) {
       if constexpr (std::is_same_v<T, float>)
-        sum += x[offsets[r] + c];
+        sums[c] += rows[r][c];
       else
-        sum += to_float(x[offsets[r] + c]);
+        sums[c] += to_float(rows[r][c]);
     }
-    sums[c] = sum;
-  }
+}
+
+/// sums[c] += rows[r][c] for every r: rows are read from one end to the other, as memory is fastest, and several
+/// together, so that sums are loaded and stored once for them.
+template <class T>
+void add_rows(const T* const* rows, int64_t num_rows, int64_t columns, int64_t ahead, double* sums) {
+  int64_t r = 0;
+  for (; r + kRowsTogether <= num_rows; r += kRowsTogether)
+    add_rows_together<kRowsTogether>(rows + r, columns, ahead, sums);
+  for (; r < num_rows; ++r) add_rows_together<1>(rows + r, columns, ahead, sums);
 }
 
 /// Adds the selected rows of a piece to its columns' sums and returns how many they are.
 template <class T>
 int64_t add_piece(const Problem& p, const Tensor& x, const Piece& piece, double* sums) {
-  constexpr int64_t kRows = 128;  // whose offsets are found together
-  int64_t offsets[kRows], count = 0;
-  const Layout rows = p.rows_of(x);
+  constexpr int64_t kRows = 128;  // found together
+  const T* rows[kRows];
+  int64_t count = 0;
+  const Layout layout = p.rows_of(x);
+  const int64_t ahead = kRowsAhead * layout.row * static_cast<int64_t>(sizeof(T));
   const int64_t b = piece.group.batch;
   for (int64_t row = piece.begin; row < piece.end;) {
     int64_t num_rows = 0;
     for (; row < piece.end && num_rows < kRows; ++row)
-      if (p.selected(b, row)) offsets[num_rows++] = rows.offset(b, row, piece.head) + piece.column;
-    add_rows(x.as<const T>(), offsets, num_rows, piece.columns, sums);
+      if (p.selected(b, row)) rows[num_rows++] = x.as<const T>() + layout.offset(b, row, piece.head) + piece.column;
+    add_rows(rows, num_rows, piece.columns, ahead, sums);
     count += num_rows;
   }
   return count;
@@ -118,9 +115,9 @@ void store_mean(const Problem& p, const Tensor& out, const Piece& piece, const d
   const DoubleTag d;
   const hn::Rebind<float, DoubleTag> half;
   HWY_ALIGN float mean[kTileColumns];
-  const DoubleV divisor = hn::Set(d, static_cast<double>(std::max<int64_t>(count, 1)));
+  const DoubleV factor = hn::Set(d, 1 / static_cast<double>(std::max<int64_t>(count, 1)));
   for (int64_t c = 0; c < piece.columns; c += lanes() / 2)
-    hn::Store(hn::DemoteTo(half, hn::Div(hn::Load(d, sums + c), divisor)), half, mean + c);
+    hn::Store(hn::DemoteTo(half, hn::Mul(hn::Load(d, sums + c), factor)), half, mean + c);
   const int64_t at = p.means_of(out).offset(piece.group.batch, piece.group.mean, piece.head) + piece.column;
   store_row(mean, 1, piece.columns, out.data, out.dtype, at);
 }
@@ -160,7 +157,7 @@ struct Split {
 
   /// Merges the problem's heads where it can.
   Split(Problem& p, const Tensor& x, const Tensor& out) {
-    constexpr int64_t kElementsPerTask = 32768;
+    constexpr int64_t kElementsPerTask = 65536;
     if (num_pieces(p) < kMostParts)
       parts = std::clamp<int64_t>(longest_group(p) / kRowsPerPart, 1, kMostParts / num_pieces(p));
     p.merge_heads(x, out);

@@ -1,5 +1,7 @@
 #include "ejkernel/platform/cpu/peak.h"
 
+#include <algorithm>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ejkernel/platform/cpu/peak.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -78,11 +80,15 @@ double bf16_multiply_add_impl(int64_t rounds) {
 }
 
 uint32_t read_words_impl(const uint32_t* words, int64_t count) {
+  constexpr int64_t kAhead = 2048, kLine = 16;  // in words
   const hn::ScalableTag<uint32_t> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   auto x0 = hn::Zero(d), x1 = x0, x2 = x0, x3 = x0;
   int64_t i = 0;
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    // By themselves processors do not look beyond a page.
+    for (int64_t line = 0; line < 4 * lanes; line += kLine)
+      __builtin_prefetch(words + std::min(i + line + kAhead, count - 1));
     x0 = hn::Xor(x0, hn::LoadU(d, words + i));
     x1 = hn::Xor(x1, hn::LoadU(d, words + i + lanes));
     x2 = hn::Xor(x2, hn::LoadU(d, words + i + 2 * lanes));

@@ -40,6 +40,11 @@ using WordV = hn::Vec<WordTag>;
 
 HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(FloatTag())); }
 
+/// Asks memory for what lies `bytes` behind `at`, where there may be nothing.
+HWY_INLINE void prefetch(const void* at, int64_t bytes) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(bytes)));
+}
+
 HWY_INLINE FloatV minus_infinity() { return hn::Set(FloatTag(), -std::numeric_limits<float>::infinity()); }
 
 /// 2^x for x < 128, -infinity and NaN; 0 below 2^-126; exact for integers. The relative error is below 2^-18.4 with
