@@ -95,6 +95,15 @@ function(ejk_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
+# ejk_compile_quickly(PROGRAM HEADER...): for code that tests and tools are made of, most of whose compile time is these
+# headers. In a checked build its own code has no -O1 either: what runs for long is the library's and the harness's.
+function(ejk_compile_quickly program)
+  target_precompile_headers(${program} PRIVATE ${ARGN})
+  if(NOT CMAKE_CROSSCOMPILING)
+    target_compile_options(${program} PRIVATE $<$<CONFIG:Debug>:-O0>)
+  endif()
+endfunction()
+
 # ejk_test_plugins(PROGRAM FOLDER): every .cpp in it is a plug-in of its own, build/<preset>/plugins/<name>.so.
 function(ejk_test_plugins program folder)
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
