@@ -60,6 +60,13 @@ std::vector<Mutant> read_mutants(const fs::path& path) {
   return mutants;
 }
 
+/// The beginning of what a compiler said, with names relative to the tree: records travel.
+std::string beginning_of(std::string text, const fs::path& root) {
+  const std::string prefix = root.string() + "/";
+  for (size_t at; (at = text.find(prefix)) != std::string::npos;) text.erase(at, prefix.size());
+  return text.substr(0, 300);
+}
+
 /// Empty when the tests notice the mutant; otherwise what to say of it.
 std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::path& build) {
   std::string text = read_all(root / mutant.file);
@@ -75,7 +82,7 @@ std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::pa
   for (const std::string& source : mutant.sources)
     if (wrong.empty()) wrong = rebuild.compile(source, source);
   if (wrong.empty()) wrong = rebuild.link();
-  if (!wrong.empty()) return mutant.name + ": it cannot be built: " + wrong.substr(0, 300);
+  if (!wrong.empty()) return mutant.name + ": it cannot be built: " + beginning_of(wrong, root);
   const ProcessResult tests = run_process({rebuild.program().string(), "--gtest_fail_fast", "--gtest_brief=1",
                                            "--gtest_filter=-*Long*:*DeathTest*:ParallelFor*"});
   fs::remove_all(overlay);
@@ -140,7 +147,7 @@ RowResult supply_chain(const RowRequest&) {
                      "-DEJK_BUILD_TESTS=OFF", "-DEJK_BUILD_TOOLS=OFF", "-DCMAKE_CXX_COMPILER_LAUNCHER="});
     const ProcessResult built = run_process({"cmake", "--build", build.string(), "--target", "ejkernel"});
     if (configured.exit_code != 0 || built.exit_code != 0)
-      tally.add(fmt::format("{}: it does not build: {}", name, built.out.substr(0, 300)));
+      tally.add(fmt::format("{}: it does not build: {}", name, beginning_of(built.out, root)));
     libraries.push_back(read_all(build / "lib/libejkernel.so"));
   }
   tally.add(libraries[0].empty() || libraries[0] != libraries[1] ? "two builds of the same sources differ" : "");

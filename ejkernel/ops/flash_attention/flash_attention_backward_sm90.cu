@@ -186,11 +186,8 @@ struct FlashBackwardConsumer {
     forget(to);
     begin_products();
 #pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-      const int tile = step / 4, column = step % 4 * 32;
-      multiply_add<kVariant.type>(to, keys + (tile * kKeyTileBytes + column), rows + (tile * kRowTileBytes + column),
-                                  step > 0);
-    }
+    for (int tile = 0; tile < kDim / 64; ++tile)
+      multiply_add<kVariant.type>(to, keys + tile * kKeyTileBytes, rows + tile * kRowTileBytes, tile > 0);
     commit_products();
   }
 
@@ -198,9 +195,8 @@ struct FlashBackwardConsumer {
   EJK_DEVICE void start_gradient(float (&to)[kGradients], int rows_offset, bool keep) {
     const Operand rows = n_major_operand(memory + rows_offset, kRowTileBytes) + at.stage * kShape.row_bytes;
     begin_products();
-#pragma unroll
-    for (int step = 0; step < kRows / 16; ++step)
-      multiply_add<kVariant.type, Major::n>(to, packed + 4 * step, rows + step * 2048, keep || step > 0);
+    static_assert(kRows == 64);
+    multiply_add<kVariant.type, Major::n>(to, packed, rows, keep);
     commit_products();
   }
 
@@ -213,8 +209,8 @@ struct FlashBackwardConsumer {
     forget(d_query);
     begin_products();
 #pragma unroll
-    for (int step = 0; step < kShape.keys / 16; ++step)
-      multiply_add<kVariant.type, Major::n, Major::n>(d_query, d_scores_t + step * 2048, keys + step * 2048, step > 0);
+    for (int four = 0; four < kShape.keys / 64; ++four)
+      multiply_add<kVariant.type, Major::n, Major::n>(d_query, d_scores_t + four * 8192, keys + four * 8192, four > 0);
     commit_products();
   }
 
