@@ -139,7 +139,8 @@ std::vector<Configuration> configurations(const TestOperation& tests, const Kern
   std::vector<Configuration> found;
   Random random(seed);
   for (uint64_t n = 0; found.size() < count && n < 50 * count; ++n) {
-    Problem problem = tests.random({.seed = seed * 1000003 + n, .size = Size::small, .dense = n % 2 == 0});
+    Problem problem =
+        with_equal_bits(tests.random({.seed = seed * 1000003 + n, .size = Size::small, .dense = n % 2 == 0}));
     if (is_too_slow(problem, kernel) || !supports(problem, kernel, device).ok) continue;
     auto config = pick_config(problem, kernel, device, random);
     found.push_back({std::move(problem), kernel, std::move(config)});

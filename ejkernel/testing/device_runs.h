@@ -31,7 +31,7 @@ struct Configuration {
   std::string text() const;  ///< with the command that replays its problem
 };
 /// The first `count` of the kernel's random problems, dense ones in turn with others, each with a config of its own and
-/// its code compiled.
+/// its code compiled. All ask for equal bits: so are the answers compared.
 std::vector<Configuration> configurations(const TestOperation& tests, const Kernel& kernel, Device device, size_t count,
                                           uint64_t seed);
 

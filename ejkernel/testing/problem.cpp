@@ -34,6 +34,18 @@ Problem Problem::of(const Operation& operation) {
   return problem;
 }
 
+bool promises_equal_bits(const Problem& problem) {
+  for (const ParamField& field : problem.operation->params)
+    if (field.name == "deterministic") return field.get(problem.params.data()) == ParamValue(true);
+  return true;
+}
+
+Problem with_equal_bits(Problem problem) {
+  for (const ParamField& field : problem.operation->params)
+    if (field.name == "deterministic") field.set(problem.params.data(), ParamValue(true));
+  return problem;
+}
+
 Tensor Problem::add(std::string_view input, DType dtype, const Shape& shape, const Layout& layout) {
   Placed& placed = inputs[index_of(*operation, input)];
   placed = place(dtype, shape, layout);

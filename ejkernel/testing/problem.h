@@ -45,6 +45,11 @@ Problem relaid(const Problem& problem, const std::function<Layout(size_t input)>
 /// The same call with the inputs of one floating dtype converted to another.
 Problem converted(const Problem& problem, DType from, DType to);
 
+/// Whether the result has the same bits in every run: always, but where the parameter `deterministic` is there and false.
+bool promises_equal_bits(const Problem& problem);
+/// The same call with that promise.
+Problem with_equal_bits(Problem problem);
+
 /// `ejk check flash_attention --kernel=cpu --seed=123`: the one command that runs it again.
 std::string replay_command(const Problem& problem, const KernelInfo& kernel);
 /// "--kernel=cpu"; for one of a GPU the device as well.

@@ -2,6 +2,7 @@
 // build and its library without a network.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,21 @@ std::string beginning_of(std::string text, const fs::path& root) {
   return text.substr(0, 300);
 }
 
+/// The suites of a test program whose sources lie in a folder of the tree, as --gtest_filter takes them.
+std::string suites_in(const std::string& folder, const fs::path& program) {
+  const fs::path listing = program.string() + ".json";
+  run_process({program.string(), "--gtest_list_tests", "--gtest_output=json:" + listing.string()});
+  const Json list = Json::parse(read_all(listing), nullptr, /*allow_exceptions=*/false);
+  std::string filter;
+  for (const Json& suite : list.value("testsuites", Json::array()))
+    for (const Json& test : suite.at("testsuite"))
+      if (fs::path(test.value("file", "")).parent_path().string().ends_with(folder)) {
+        filter += (filter.empty() ? "" : ":") + suite.at("name").get<std::string>() + ".*";
+        break;
+      }
+  return filter;
+}
+
 /// Empty when the tests notice the mutant; otherwise what to say of it.
 std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::path& build) {
   std::string text = read_all(root / mutant.file);
@@ -83,10 +99,16 @@ std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::pa
     if (wrong.empty()) wrong = rebuild.compile(source, source);
   if (wrong.empty()) wrong = rebuild.link();
   if (!wrong.empty()) return mutant.name + ": it cannot be built: " + beginning_of(wrong, root);
-  const ProcessResult tests = run_process({rebuild.program().string(), "--gtest_fail_fast", "--gtest_brief=1",
-                                           "--gtest_filter=-*Long*:*DeathTest*:ParallelFor*"});
+  // The tests beside the fault are likeliest to notice it: they go first.
+  const std::string near = suites_in(fs::path(mutant.file).parent_path().string(), rebuild.program());
+  bool survived = true;
+  for (const std::string& chosen : {near, std::string("*")})
+    if (survived && !chosen.empty())
+      survived = run_process({rebuild.program().string(), "--gtest_fail_fast", "--gtest_brief=1",
+                              "--gtest_filter=" + chosen + "-*Long*:*DeathTest*:ParallelFor*"})
+                     .exit_code == 0;
   fs::remove_all(overlay);
-  return tests.exit_code != 0 ? "" : mutant.name + ": survived";
+  return survived ? mutant.name + ": survived" : "";
 }
 
 /// Tests that a build's ctest ran, and its entries (of several tests each) that failed; throws when it did not run.
@@ -107,14 +129,16 @@ std::pair<int64_t, int64_t> ctest(const fs::path& build) {
 RowResult seeded_mutants(const RowRequest&) {
   const fs::path root = find_tree(fs::current_path()), build = root / "build/dev";
   Tally tally;
-  int64_t killed = 0;
-  for (const Mutant& mutant : read_mutants(root / "tests/mutants/mutants.txt")) {
+  std::atomic<int64_t> killed = 0;
+  const std::vector<Mutant> mutants = read_mutants(root / "tests/mutants/mutants.txt");
+  for_each_trial(static_cast<int64_t>(mutants.size()), tally, [&](int64_t i) {
+    const Mutant& mutant = mutants[static_cast<size_t>(i)];
     const std::string survival = survival_of(mutant, root, build);
     killed += survival.empty();
     fmt::print(stderr, "{}: {}\n", mutant.name, survival.empty() ? "killed" : survival);
     tally.add("");
     if (!survival.empty()) tally.note(survival);
-  }
+  });
   RowResult result = tally.result();
   result.figures["killed"] = static_cast<double>(killed);
   // The row fails below 95 %; survivors are listed either way.

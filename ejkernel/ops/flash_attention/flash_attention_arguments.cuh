@@ -19,21 +19,28 @@ struct FlashForwardArguments {
   float scale_log2;  ///< softmax_scale * log2(e): exponents are powers of two
 };
 
+/// Where the gradient of the keys or of the values goes.
+struct FlashBackwardGradient {
+  char* rows;                    ///< null: not wanted
+  bool is_aligned;               ///< every row starts at a multiple of 16 bytes
+  cuda::int64 row, head, batch;  ///< strides in bytes
+  float* terms;                  ///< of the sum over the group's query heads, where it has several; null otherwise:
+                                 ///< [terms, batch, kv_heads, padded_keys, head_dim] in the order of accumulators
+};
+
 /// Rows here are the queries that see a key; those before them have gradient 0 and are not even loaded.
 struct FlashBackwardArguments {
   cuda::TensorMap query, key, value, d_out;
   const float *lse_log2, *delta;  ///< [batch, heads, padded_rows]
-  float* d_query;         ///< sums in float32, [batch, heads, padded_rows, head_dim] in the order of accumulators
-  int* turns;             ///< [batch, heads, padded_rows / 64, 2]: blocks of keys that have added to a part of dQ
-  char *d_key, *d_value;  ///< null: not wanted
-  bool d_key_is_aligned, d_value_is_aligned;       ///< every row starts at a multiple of 16 bytes
-  cuda::int64 d_key_row, d_key_head, d_key_batch;  ///< strides in bytes
-  cuda::int64 d_value_row, d_value_head, d_value_batch;
+  float* d_query;  ///< sums in float32, [batch, heads, padded_rows, head_dim] in the order of accumulators
+  int* turns;      ///< [batch, heads, padded_rows / 64, 2]: blocks of keys that have added a consumer's part of dQ
+  FlashBackwardGradient d_key, d_value;
   int q_len, padded_rows;
-  int kv_len, num_keys;  ///< keys that some query sees, and all
-  int diagonal;          ///< causal: key j is visible to query i iff j <= i + diagonal
+  int kv_len, num_keys, padded_keys;  ///< keys that some query sees, all, and in whole blocks
+  int diagonal;                       ///< causal: key j is visible to query i iff j <= i + diagonal
   int batch, num_kv_heads, queries_per_kv_head;
-  int heads_per_section;  ///< of kv heads
+  int terms;              ///< blocks that share a group's query heads
+  int units_per_section;  ///< of kv heads, or shares of them
   float scale, scale_log2;
 };
 
@@ -49,13 +56,15 @@ struct FlashBackwardPrepareArguments {
   int first_row, q_len, padded_rows, num_heads;
 };
 
-/// Sums of dQ to its own dtype.
+/// Sums in float32 to their own dtype.
 struct FlashBackwardFinishArguments {
-  const float* sums;
-  char* d_query;
+  const float* sums;  ///< [terms, batch, num_heads, padded_rows, head_dim] in the order of accumulators
+  int terms;
+  cuda::int64 term_stride;  ///< in elements
+  char* to;
   bool is_aligned;
   cuda::int64 row, head, batch;  ///< strides in bytes
-  int first_row, q_len, padded_rows, num_heads;
+  int first_row, num_rows, padded_rows, num_heads;
   float scale;
 };
 

@@ -53,43 +53,58 @@ struct FlashForwardShape {
 
 struct FlashBackwardVariant {
   cuda::HalfType type;
-  int head_dim;  ///< 64 or 128
+  int head_dim;  ///< 64, 128 or 256
   bool causal;
+  bool ordered;  ///< dQ is summed over the blocks of keys in their order: the same bits in every run
 };
 
-/// A block holds 128 keys, 64 in each of its two consumers, and walks the queries 64 at a time.
+/// A block holds 128 keys (64 at a head size of 256), and walks the queries 64 at a time.
 struct FlashBackwardConfig {
-  int stages;  ///< blocks of queries and of their cotangents in shared memory
+  int stages;  ///< blocks of queries, and of their scores, in shared memory
 };
+
+/// dQ is summed in parts of 64 queries and that many columns.
+constexpr int flash_backward_part_columns(int head_dim) { return head_dim == 64 ? 32 : 64; }
 
 struct FlashBackwardShape {
   static constexpr int kBarrierBytes = 256;
 
-  int dim, keys, rows, stages, threads;
-  int key_bytes, row_bytes, statistics_bytes, d_score_bytes, d_query_bytes;
-  int value_offset, query_offset, d_out_offset, d_score_offset, d_query_offset, lse_offset, delta_offset,
+  int dim;
+  bool splits_columns;  ///< between its two consumers; otherwise they split the keys
+  int keys, columns;    ///< of the gradients of keys and values: a block's, and each consumer's
+  int rows, threads;
+  int stages, d_out_stages;  ///< of blocks of queries, and of their cotangents
+  int part_columns, parts;   ///< of dQ, for a block of queries
+  int key_bytes, row_bytes, statistics_bytes, score_bytes, part_bytes;
+  int value_offset, query_offset, d_out_offset, weight_offset, d_score_offset, d_query_offset, lse_offset, delta_offset,
       barrier_offset;
   int shared_bytes;
 
   constexpr FlashBackwardShape(FlashBackwardVariant variant, FlashBackwardConfig config)
       : dim(variant.head_dim),
-        keys(128),
+        splits_columns(dim == 256),
+        keys(splits_columns ? 64 : 128),
+        columns(splits_columns ? dim / 2 : dim),
         rows(64),
-        stages(config.stages),
         threads(3 * 128),
+        stages(config.stages),
+        d_out_stages(splits_columns ? 1 : stages),  // more do not fit
+        part_columns(flash_backward_part_columns(dim)),
+        parts(dim / part_columns),
         key_bytes(keys * dim * 2),
         row_bytes(rows * dim * 2),
         statistics_bytes(rows * 4),
-        d_score_bytes(keys * rows * 2),
-        d_query_bytes(rows * dim * 4),
+        score_bytes(keys * rows * 2),
+        part_bytes(rows * part_columns * 4),
         value_offset(key_bytes),
         query_offset(2 * key_bytes),
         d_out_offset(query_offset + stages * row_bytes),
-        d_score_offset(d_out_offset + stages * row_bytes),
-        d_query_offset(d_score_offset + 2 * d_score_bytes),
-        lse_offset(d_query_offset + d_query_bytes),
+        weight_offset(d_out_offset + d_out_stages * row_bytes),
+        d_score_offset(weight_offset + (splits_columns ? stages * score_bytes : 0)),
+        d_query_offset(d_score_offset + stages * score_bytes),
+        lse_offset(d_query_offset + 2 * part_bytes),
         delta_offset(lse_offset + stages * statistics_bytes),
-        barrier_offset(delta_offset + stages * statistics_bytes),
+        barrier_offset(delta_offset + d_out_stages * statistics_bytes),
         shared_bytes(barrier_offset + kBarrierBytes) {}
 };
 

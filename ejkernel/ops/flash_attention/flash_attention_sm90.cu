@@ -297,7 +297,8 @@ struct FlashForwardConsumer {
     bool keep = false;
     const int last = --n;
     if constexpr (kVariant.causal) {
-      // The first block is a masked step like those after it: a third less to compile, for a hundredth of the speed.
+      // The first block is a masked step like those after it: 15 to 28 % less to compile, for 0.8 % of a long row's
+      // speed.
       do {
         step<true>(n, row, n == last, keep);
         keep = n < last;

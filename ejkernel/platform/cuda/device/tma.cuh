@@ -35,6 +35,8 @@ EJK_DEVICE void add_floats(float* to, const void* from, int bytes) {
 }
 /// Until the thread's groups have been added.
 EJK_DEVICE void wait_groups() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+/// Until their shared memory has been read, and may be written anew.
+EJK_DEVICE void wait_groups_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 /// Waits until a counter in global memory has come to `turn`; what the copy engine adds afterwards comes after what it
 /// had added before the counter was moved there by pass_turn().
