@@ -45,7 +45,7 @@ Problem relaid(const Problem& problem, const std::function<Layout(size_t input)>
 /// The same call with the inputs of one floating dtype converted to another.
 Problem converted(const Problem& problem, DType from, DType to);
 
-/// Whether the result has the same bits in every run: always, but where the parameter `deterministic` is there and false.
+/// Whether the result has the same bits in every run: always, unless a parameter `deterministic` is false.
 bool promises_equal_bits(const Problem& problem);
 /// The same call with that promise.
 Problem with_equal_bits(Problem problem);
