@@ -3,6 +3,7 @@
 
   ./dev peers cuda_attention                             every cell of the forward, in bursts
   ./dev peers cuda_attention --pass backward             of the backward
+  ./dev peers cuda_attention --pass backward --deterministic   everyone's in deterministic mode, and ours also without it
   ./dev peers cuda_attention --sustained                 and 0.3 s back to back, with clock and power
   ./dev peers cuda_attention --head-dim 128 --mask causal --seq 1024 4096
   ./dev peers cuda_attention --configs consumers=2,3 block_k=64,128     every config of the product; the best one counts
@@ -46,6 +47,7 @@ MAX_ERROR = {"forward": 0.003, "backward": 0.01}  # relative L2 of bf16 results
 REFERENCE_BYTES = 2**31  # of scores in float64 at once
 PEERS = ["cudnn", "flash", "mosaic"]
 OURS = "ejkernel"
+ANY_ORDER = "any order"  # ours without `deterministic`, beside ours with it
 
 
 class Cell:
@@ -63,7 +65,9 @@ class Cell:
         return (10 if self.is_backward else 4) * self.batch * self.q_heads * self.seq**2 * self.dim / (2 if self.causal else 1)
 
     def floor(self):
-        """The least ratio to the best peer that we accept."""
+        """The least ratio to the best peer that we accept: of a backward, from S = 1024."""
+        if self.is_backward:
+            return 0.95 if self.seq >= 1024 else 0.0
         return 1.0 if self.seq >= 1024 else 0.97
 
     def q_shape(self):
@@ -100,6 +104,7 @@ def arguments(argv=None):
     add("--peers", nargs="*", choices=PEERS, default=PEERS)
     add("--kernel", help="one of ours by name; otherwise the first that supports the call")
     add("--configs", nargs="+", metavar="FIELD=N,N…", help="configs of ours: all products of these; without it the plan's own")
+    add("--deterministic", action="store_true", help="backward: equal bits in every run, as torch.use_deterministic_algorithms")
     add("--repeats", type=int, default=7, help="bursts of each (default: %(default)s)")
     add("--sustained", action="store_true", help="also 0.3 s back to back, with SM clock and power")
     add("--seed", type=int, default=1, help="of data and order")
@@ -111,6 +116,8 @@ def arguments(argv=None):
         parser.error("--library is needed")
     if args.repeats < 1:
         parser.error("--repeats takes a positive number")
+    if args.deterministic and args.direction != ["backward"]:
+        parser.error("--deterministic goes with --pass backward")
     return args
 
 
@@ -200,7 +207,7 @@ def error_of(results, expected):
 # ---- contenders: a turn is one call on each copy; peers return (turn, results of the first copy) ----
 
 
-def our_plan(library, args, cell, copy, config, results):
+def our_plan(library, args, cell, copy, config, results, deterministic):
     query, key, value, d_out = copy
     inputs, params = {"query": query, "key": key, "value": value}, {"causal": cell.causal}
     operation, outputs = "flash_attention", {"out": results[0]}
@@ -209,6 +216,7 @@ def our_plan(library, args, cell, copy, config, results):
         Plan(library, operation, inputs, {"out": out, "lse": lse}, params).run()
         operation, outputs = "flash_attention_backward", dict(zip(inputs, results))
         inputs = dict(inputs, out=out, lse=lse, d_out=d_out)
+        params["deterministic"] = deterministic
     return Plan(library, operation, inputs, outputs, params, config=config, kernel=args.kernel)
 
 
@@ -216,9 +224,9 @@ def empty_results(cell, copy):
     return [torch.empty_like(t) for t in (copy[:3] if cell.is_backward else copy[:1])]
 
 
-def ours(library, args, cell, copies, config, results):
+def ours(library, args, cell, copies, config, results, deterministic):
     """(turn, plan); a turn fills the results, a list for each copy."""
-    plans = [our_plan(library, args, cell, copy, config, result) for copy, result in zip(copies, results)]
+    plans = [our_plan(library, args, cell, copy, config, result, deterministic) for copy, result in zip(copies, results)]
 
     def turn():
         for plan in plans:
@@ -344,7 +352,7 @@ def compile_all(library, args, cells, configs):
         query, key = (torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for shape in (cell.q_shape(), cell.kv_shape()))
         copy = (query, key, key, query)
         try:
-            our_plan(library, args, cell, copy, config, empty_results(cell, copy))
+            our_plan(library, args, cell, copy, config, empty_results(cell, copy), args.deterministic)
         except RuntimeError:
             pass  # `prepare` says which and why
 
@@ -396,7 +404,7 @@ def prepare(library, args, cell, configs, data):
     for config in configs:
         name = OURS if config is None else config_text(config)
         try:
-            turn, plan = ours(library, args, cell, copies, config, results)
+            turn, plan = ours(library, args, cell, copies, config, results, args.deterministic)
         except RuntimeError as refusal:
             entry.skipped[name] = first_line(refusal)
             continue
@@ -404,6 +412,9 @@ def prepare(library, args, cell, configs, data):
         check(name, entry.ours[-1].first)
     if not entry.ours:
         raise Wrong(f"{cell.label()}: nothing of ours serves it: {entry.skipped}")
+    if args.deterministic:
+        turn, _ = ours(library, args, cell, copies, None, results, deterministic=False)
+        entry.peers[ANY_ORDER] = contender(cell, ANY_ORDER, turn, copies)
     for name in args.peers:
         try:
             turn, result = peer(name, cell, copies)
@@ -415,12 +426,12 @@ def prepare(library, args, cell, configs, data):
     return entry
 
 
-def require_unchanged(entry):
-    """Bit for bit; a backward may add in any order."""
+def require_unchanged(entry, deterministic):
+    """Bit for bit; a backward may add in any order unless it is deterministic."""
     for one in entry.ours:
         again = one.result()
         equal = all(map(torch.equal, again, one.first))
-        if not (equal or entry.cell.is_backward and error_of(again, [t.double() for t in one.first]) < 1e-3):
+        if not (equal or entry.cell.is_backward and not deterministic and error_of(again, [t.double() for t in one.first]) < 1e-3):
             raise Wrong(f"{entry.cell.label()}: {one.contender.name}: the result changed while it was timed")
 
 
@@ -442,7 +453,8 @@ def finish(entry, sustained):
 def ratios(times):
     """Each peer's time by ours, and that of the best peer; empty without peers."""
     all_ = {name: t["seconds"] / times[OURS]["seconds"] for name, t in times.items() if name != OURS}
-    return dict(all_, best=min(all_.values())) if all_ else {}
+    others = [ratio for name, ratio in all_.items() if name != ANY_ORDER]
+    return dict(all_, best=min(others)) if others else all_
 
 
 def sustain(entry, monitor, order):
@@ -489,26 +501,27 @@ def print_sustained(row):
 
 
 def summarise(rows, key="ratios"):
-    """Over the ratios to the best peer of each cell."""
-    judged = [row for row in rows if row.get(key)]
-    if not judged:
-        return {}
-    worst = min(judged, key=lambda row: row[key]["best"])
-    below = [row["label"] for row in judged if row[key]["best"] < row["floor"]]
-    return {
-        "cells": len(judged),
-        "geometric_mean": measure.geometric_mean([row[key]["best"] for row in judged]),
-        "worst": worst[key]["best"],
-        "worst_cell": worst["label"],
-        "below_floor": below,
-    }
+    """Over all cells, the ratios to each peer and to the best one of each cell."""
+    summary = {}
+    for name in dict.fromkeys(name for row in rows for name in row.get(key, ())):
+        judged = [row for row in rows if name in row[key]]
+        worst = min(judged, key=lambda row: row[key][name])
+        summary[name] = {
+            "cells": len(judged),
+            "geometric_mean": measure.geometric_mean([row[key][name] for row in judged]),
+            "worst": worst[key][name],
+            "worst_cell": worst["label"],
+        }
+        if name == "best":
+            summary[name]["below_floor"] = [row["label"] for row in judged if row[key][name] < row["floor"]]
+    return summary
 
 
 def print_summary(title, summary):
-    if summary:
-        print(f"{title}: {summary['cells']} cells against the best peer of each: geometric mean {summary['geometric_mean']:.3f}x, "
-              f"worst {summary['worst']:.3f}x ({summary['worst_cell']}); "
-              f"below the floor (1.00x, 0.97x at S = 512): {', '.join(summary['below_floor']) or 'none'}")
+    for name, of in summary.items():
+        below = f"; below the floor: {', '.join(of['below_floor']) or 'none'}" if "below_floor" in of else ""
+        print(f"{title}, {of['cells']} cells against {name}: geometric mean {of['geometric_mean']:.3f}x, "
+              f"worst {of['worst']:.3f}x ({of['worst_cell']}){below}")
 
 
 # ---- the program ----
@@ -547,7 +560,7 @@ def measure_cells(args, library, cells, configs, monitor):
         for entry in order.sample(entries, len(entries)):
             sustained[entry.cell.label()] = sustain(entry, monitor, order)
     for entry in entries:
-        require_unchanged(entry)
+        require_unchanged(entry, args.deterministic)
     return [dict(finish(entry, sustained.get(entry.cell.label())), floor=entry.cell.floor()) for entry in entries]
 
 
@@ -562,6 +575,9 @@ def main():
         return 0
     if not torch.cuda.is_available():
         sys.exit("cuda_attention.py: torch finds no CUDA device here")
+    if args.deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # it would be timed
     library, monitor = Library(args.library), measure_cuda.Monitor()
     device = torch.cuda.get_device_name()
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
@@ -573,9 +589,10 @@ def main():
     except Wrong as wrong:
         print(f"cuda_attention.py: {wrong}", file=sys.stderr)
         return 1
-    print_heading(args.peers)
+    shown = [ANY_ORDER] * args.deterministic + args.peers
+    print_heading(shown)
     for row in rows:
-        print_row(row, args.peers)
+        print_row(row, shown)
     for row in rows if args.sustained else ():
         print_sustained(row)
     record = {"date": time.strftime("%Y-%m-%d"), "commit": args.commit or commit(), "command": shlex.join(pathlib.Path(a).name if os.sep in a else a for a in sys.argv),

@@ -1,6 +1,7 @@
 // What the Hopper kernels of flash_attention are launched with, for host and device.
 #pragma once
 
+#include "ejkernel/ops/flash_attention/flash_attention_backward_schedule.cuh"
 #include "ejkernel/ops/flash_attention/flash_attention_schedule.cuh"
 #include "ejkernel/platform/cuda/device/target.cuh"
 #include "ejkernel/platform/cuda/device/tensor_map.cuh"
@@ -28,19 +29,14 @@ struct FlashBackwardGradient {
                                  ///< [terms, batch, kv_heads, padded_keys, head_dim] in the order of accumulators
 };
 
-/// Rows here are the queries that see a key; those before them have gradient 0 and are not even loaded.
 struct FlashBackwardArguments {
   cuda::TensorMap query, key, value, d_out;
   const float *lse_log2, *delta;  ///< [batch, heads, padded_rows]
   float* d_query;  ///< sums in float32, [batch, heads, padded_rows, head_dim] in the order of accumulators
   int* turns;      ///< [batch, heads, padded_rows / 64, 2]: blocks of keys that have added a consumer's part of dQ
   FlashBackwardGradient d_key, d_value;
-  int q_len, padded_rows;
-  int kv_len, num_keys, padded_keys;  ///< keys that some query sees, all, and in whole blocks
-  int diagonal;                       ///< causal: key j is visible to query i iff j <= i + diagonal
-  int batch, num_kv_heads, queries_per_kv_head;
-  int terms;              ///< blocks that share a group's query heads
-  int units_per_section;  ///< of kv heads, or shares of them
+  FlashBackwardSchedule schedule;
+  int padded_keys;  ///< all keys, in whole tiles
   float scale, scale_log2;
 };
 

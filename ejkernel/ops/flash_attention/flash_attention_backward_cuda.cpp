@@ -236,19 +236,23 @@ struct FlashAttentionBackwardSm90 {
             .turns = memory.turns,
             .d_key = gradient(call.outputs.key, sizes.terms > 1 ? memory.d_key : nullptr),
             .d_value = gradient(call.outputs.value, sizes.terms > 1 ? memory.d_value : nullptr),
-            .q_len = static_cast<int>(sizes.rows),
-            .padded_rows = static_cast<int>(sizes.padded_rows),
-            .kv_len = static_cast<int>(sizes.lengths.kv_len),
-            .num_keys = static_cast<int>(sizes.num_keys),
+            .schedule = {.q_len = static_cast<int>(sizes.rows),
+                         .kv_len = static_cast<int>(sizes.lengths.kv_len),
+                         .num_keys = static_cast<int>(sizes.num_keys),
+                         .diagonal = static_cast<int>(sizes.lengths.diagonal + sizes.first_row),
+                         .batch = static_cast<int>(sizes.batch),
+                         .num_kv_heads = static_cast<int>(sizes.kv_heads),
+                         .queries_per_kv_head = static_cast<int>(group_of(call)),
+                         .terms = static_cast<int>(sizes.terms),
+                         .units_per_section = units_per_section(call, sizes, num_units)},
             .padded_keys = static_cast<int>(sizes.padded_keys),
-            .diagonal = static_cast<int>(sizes.lengths.diagonal + sizes.first_row),
-            .batch = static_cast<int>(sizes.batch),
-            .num_kv_heads = static_cast<int>(sizes.kv_heads),
-            .queries_per_kv_head = static_cast<int>(group_of(call)),
-            .terms = static_cast<int>(sizes.terms),
-            .units_per_section = static_cast<int>((2 * num_units + sizes.tiles - 1) / sizes.tiles),
             .scale = static_cast<float>(scale(call)),
             .scale_log2 = static_cast<float>(scale(call) * std::numbers::log2e)};
+  }
+  /// As many as fill the device once, or twice where tiles have several heads and no order to keep (measured).
+  static int units_per_section(const Call<Op>& call, const Sizes& sizes, int num_units) {
+    const int rounds = call.params.deterministic || group_of(call) == sizes.terms ? 1 : 2;
+    return static_cast<int>((rounds * num_units + sizes.tiles - 1) / sizes.tiles);
   }
   static FlashBackwardGradient gradient(const Tensor& t, float* terms) {
     return {.rows = t.as<char>(),

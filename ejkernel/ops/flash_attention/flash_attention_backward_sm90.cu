@@ -45,55 +45,15 @@ struct FlashBackwardBarriers {
   }
 };
 
-/// What one block computes: a block of keys, for some query heads of its group, and which blocks of queries see them.
 template <FlashBackwardVariant kVariant, FlashBackwardShape kShape>
-struct FlashBackwardTile {
-  int batch, kv_head, first_key;
-  int term;               ///< of the sum over the group
-  int first_head, heads;  ///< of queries
-  int tile;               ///< of keys
-  int begin, end;         ///< blocks of queries, walked from the last to the first
-
-  EJK_DEVICE explicit FlashBackwardTile(const FlashBackwardArguments& args) {
-    const int tiles = ceil_div(args.num_keys, kShape.keys), units = args.batch * args.num_kv_heads * args.terms;
-    const int index = static_cast<int>(blockIdx.x);
-    int unit;
-    if constexpr (kVariant.causal) {  // the longest first, a section of units after the other
-      const int section = index / (args.units_per_section * tiles), first = section * args.units_per_section;
-      const int units_here = min(args.units_per_section, units - first), within = index - first * tiles;
-      unit = first + within % units_here;
-      tile = within / units_here;
-    } else {
-      unit = index / tiles;
-      tile = index % tiles;
-    }
-    term = unit % args.terms;
-    kv_head = unit / args.terms % args.num_kv_heads;
-    batch = unit / args.terms / args.num_kv_heads;
-    heads = args.queries_per_kv_head / args.terms;
-    first_head = kv_head * args.queries_per_kv_head + term * heads;
-    first_key = tile * kShape.keys;
-    end = first_key < args.kv_len ? ceil_div(args.q_len, kShape.rows) : 0;
-    begin = kVariant.causal ? max(0, first_key - args.diagonal) / kShape.rows : 0;
-  }
-  /// The first block of queries of the tile's head number `member`, counted over all heads and batch entries.
-  EJK_DEVICE int64 first_block(const FlashBackwardArguments& args, int member) const {
-    const int64 head = static_cast<int64>(batch) * args.num_kv_heads * args.queries_per_kv_head + first_head + member;
-    return head * (args.padded_rows / kShape.rows);
-  }
-  /// Whether some row of a block of queries misses some key.
-  EJK_DEVICE bool masked(const FlashBackwardArguments& args, int block) const {
-    const int last_key = first_key + kShape.keys - 1;
-    return last_key >= args.kv_len || (kVariant.causal && last_key > block * kShape.rows + args.diagonal);
-  }
-};
+using FlashBackwardTileOf = FlashBackwardTile<kShape.keys, kShape.rows, kVariant.causal, kVariant.ordered>;
 
 // ---- loading ----
 
 template <FlashBackwardVariant kVariant, FlashBackwardShape kShape>
 EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, FlashBackwardBarriers<kShape>& barriers) {
-  const FlashBackwardTile<kVariant, kShape> tile(args);
-  if (tile.begin >= tile.end) return;
+  const FlashBackwardTileOf<kVariant, kShape> tile(args.schedule, static_cast<int>(blockIdx.x));
+  if (tile.blocks() <= 0) return;
   barriers.keys_full.arrive_expecting(2 * kShape.key_bytes);
   load_tile(memory, args.key, barriers.keys_full, 0, tile.first_key, 0, tile.kv_head, tile.batch);
   load_tile(memory + kShape.value_offset, args.value, barriers.keys_full, 0, tile.first_key, 0, tile.kv_head,
@@ -102,10 +62,10 @@ EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, Fl
   RingPosition<kShape.stages> query_at;
   RingPosition<kShape.d_out_stages> d_out_at;
   for (int member = 0; member < tile.heads; ++member) {
-    const int64 first_row = tile.first_block(args, member) * kShape.rows;
+    const int64 first_row = tile.first_block(args.schedule, member) * kShape.rows;
 #pragma unroll 1
-    for (int block = tile.end - 1; block >= tile.begin; --block) {
-      const int row = block * kShape.rows;
+    for (int left = tile.blocks(); left > 0; --left) {
+      const int row = tile.block(left) * kShape.rows;
       const int64 statistics = first_row + row;
       const auto load_rows = [&](const TensorMap& map, int offset, const float* values, int values_offset, int stage,
                                  Mbarrier& full) {
@@ -128,31 +88,37 @@ EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, Fl
 
 // ---- adding dQ ----
 
-/// Adds one consumer's parts of dQ to the sums in global memory. In order the blocks of keys add theirs one after the
-/// other, from the first: `turns` counts those that have. Blocks start in that order and all walk the queries from the
-/// last, so that the one before is a step ahead and none waits for a block that has not started.
+/// Adds one consumer's parts of dQ to the sums in global memory. In order the tiles of keys add theirs one after the
+/// other: `turns` counts those that have. None waits for a tile that has not started: blocks start in the grid's order.
 template <FlashBackwardVariant kVariant, FlashBackwardShape kShape>
 EJK_DEVICE void add_d_query(const FlashBackwardArguments& args, const char* memory,
                             FlashBackwardBarriers<kShape>& barriers, int consumer) {
-  const FlashBackwardTile<kVariant, kShape> tile(args);
+  const FlashBackwardTileOf<kVariant, kShape> tile(args.schedule, static_cast<int>(blockIdx.x));
   RingPosition<1> at;
   for (int member = 0; member < tile.heads; ++member) {
-    const int64 first_block = tile.first_block(args, member);
+    const int64 first_block = tile.first_block(args.schedule, member);
+    const auto index_of = [&](int block) { return (first_block + block) * 2 + consumer; };
+    bool is_our_turn = false;
 #pragma unroll 1
-    for (int block = tile.end - 1; block >= tile.begin; --block) {
-      const int64 ours = (first_block + block) * 2 + consumer;
+    for (int left = tile.blocks(); left > 0; --left) {
+      const int block = tile.block(left);
+      const int64 ours = index_of(block);
       float* part = args.d_query + ours * (kShape.parts / 2 * kShape.part_bytes / 4);
+      if (kVariant.ordered && !is_our_turn) wait_for_turn(args.turns + ours, tile.turn(args.schedule, block));
 #pragma unroll
       for (int i = 0; i < kShape.parts / 2; ++i, part += kShape.part_bytes / 4, at.advance()) {
         barriers.d_query_full[consumer].wait(at.parity);
-        if (kVariant.ordered && i == 0) wait_for_turn(args.turns + ours, tile.tile);
         add_floats(part, memory + kShape.d_query_offset + consumer * kShape.part_bytes, kShape.part_bytes);
         wait_groups_read();
         barriers.d_query_empty[consumer].arrive();
       }
       if constexpr (kVariant.ordered) {
+        // Most often the next turn has come, too: seen here, it costs nothing beside passing this one on.
+        const int next = tile.block(left - 1);
+        const int turn = left > 1 ? turn_of(args.turns + index_of(next)) : -1;
         wait_groups();
         pass_turn(args.turns + ours);
+        is_our_turn = turn == tile.turn(args.schedule, next);
       }
     }
   }
@@ -167,7 +133,7 @@ struct FlashBackwardCommon {
   static constexpr int kRows = kShape.rows, kDim = kShape.dim;
   static constexpr int kKeyTileBytes = kShape.keys * 128, kRowTileBytes = kRows * 128;  // 64 columns
   static constexpr int kBothConsumers = 1;                                              // a named barrier
-  using Tile = FlashBackwardTile<kVariant, kShape>;
+  using Tile = FlashBackwardTileOf<kVariant, kShape>;
 
   const FlashBackwardArguments& args;
   char* memory;
@@ -196,6 +162,19 @@ struct FlashBackwardCommon {
   }
   EJK_DEVICE int warp_row() const { return thread_in_warpgroup() / 32 * 16; }
 
+  /// Calls step<is masked>(block) for each block of queries of each head.
+  template <typename Step>
+  EJK_DEVICE void walk(const Tile& tile, const Step& step) const {
+    for (int member = 0; member < tile.heads; ++member)
+      for (int left = tile.blocks(); left > 0; --left) {
+        const int block = tile.block(left);
+        if (tile.masked(args.schedule, block))
+          step.template operator()<true>(block);
+        else
+          step.template operator()<false>(block);
+      }
+  }
+
   /// A statistic of the thread's columns first_column + 8 j + 2 (lane % 4) + {0, 1}. The address is left to the
   /// compiler each time: there are no registers to keep it in.
   EJK_DEVICE float2 statistic(int offset, int stage, int first_column, int j) const {
@@ -211,8 +190,8 @@ struct FlashBackwardCommon {
     for (int r = 0; r < 2; ++r) {
       const int key = first_key + warp_row() + lane_index() / 4 + 8 * r;
       // The first column that sees the key, counted from the thread's own.
-      int first = kVariant.causal ? key - args.diagonal - block * kRows : 0;
-      if (key >= args.kv_len) first = kRows;
+      int first = kVariant.causal ? key - args.schedule.diagonal - block * kRows : 0;
+      if (key >= args.schedule.kv_len) first = kRows;
       first -= first_column + lane_index() % 4 * 2;
 #pragma unroll
       for (int i = 0; i < kScores; ++i)
@@ -224,7 +203,7 @@ struct FlashBackwardCommon {
   EJK_DEVICE void weigh(float (&scores)[kScores], int first_column) const {
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
-      const float2 lse = statistic(kShape.lse_offset, this->stage(), first_column, j);
+      const float2 lse = statistic(kShape.lse_offset, stage(), first_column, j);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         scores[4 * j + i] =
@@ -266,10 +245,12 @@ struct FlashBackwardCommon {
   EJK_DEVICE void store(const float (&gradient)[kCount], int key_in_block, int first_column, float factor,
                         const FlashBackwardGradient& to) const {
     constexpr int kColumns = 2 * kCount;
-    const Tile tile(args);
+    const Tile tile(args.schedule, static_cast<int>(blockIdx.x));
     const int first_key = tile.first_key + key_in_block;
     if (to.terms != nullptr) {
-      const int64 head = (static_cast<int64>(tile.term) * args.batch + tile.batch) * args.num_kv_heads + tile.kv_head;
+      const int64 head =
+          (static_cast<int64>(tile.term) * args.schedule.batch + tile.batch) * args.schedule.num_kv_heads +
+          tile.kv_head;
       float4* part = reinterpret_cast<float4*>(to.terms + (head * args.padded_keys + first_key) * kDim +
                                                first_column / kColumns * (64 * kColumns));
 #pragma unroll
@@ -285,7 +266,7 @@ struct FlashBackwardCommon {
       store_row<kVariant.type>(
           gradient, r, factor,
           to.rows + tile.batch * to.batch + tile.kv_head * to.head + key * to.row + first_column * 2,
-          key < args.num_keys, to.is_aligned);
+          key < args.schedule.num_keys, to.is_aligned);
     }
   }
 };
@@ -332,10 +313,10 @@ struct FlashBackwardKeysConsumer : FlashBackwardCommon<kVariant, kConfig> {
     commit_products();
   }
   /// dV or dK += packed (keys x queries) times the block's rows, started.
-  EJK_DEVICE void start_gradient(float (&to)[kGradients], int rows_offset, bool keep) {
+  EJK_DEVICE void start_gradient(float (&to)[kGradients], int rows_offset) {
     const Operand rows = n_major_operand(memory + rows_offset, kRowTileBytes) + this->stage() * kShape.row_bytes;
     begin_products();
-    multiply_add<kVariant.type, Major::n>(to, packed, rows, keep);
+    multiply_add<kVariant.type, Major::n>(to, packed, rows, true);
     commit_products();
   }
   /// This consumer's half of dQ's columns, from the scores of both.
@@ -353,7 +334,7 @@ struct FlashBackwardKeysConsumer : FlashBackwardCommon<kVariant, kConfig> {
   }
 
   template <bool kMasked>
-  EJK_DEVICE void step(const Tile& tile, int block, bool keep) {
+  EJK_DEVICE void step(const Tile& tile, int block) {
     barriers.query_full[this->stage()].wait(this->parity());
     start_products_with_rows(scores, keys_held, 0, kShape.query_offset);
     barriers.d_out_full[this->stage()].wait(this->parity());
@@ -364,7 +345,7 @@ struct FlashBackwardKeysConsumer : FlashBackwardCommon<kVariant, kConfig> {
     if constexpr (kMasked) this->mask(scores, block, tile.first_key + 64 * consumer, 0);
     this->weigh(scores, 0);
     this->pack_from(scores, packed);
-    start_gradient(d_value, kShape.d_out_offset, keep);
+    start_gradient(d_value, kShape.d_out_offset);
 
     wait_products<1>();
     pin(d_scores);
@@ -379,7 +360,7 @@ struct FlashBackwardKeysConsumer : FlashBackwardCommon<kVariant, kConfig> {
     fence_shared_writes();
     sync_barrier(Common::kBothConsumers, 2 * kWarpgroupSize);
     start_d_query();
-    start_gradient(d_key, kShape.query_offset, keep);
+    start_gradient(d_key, kShape.query_offset);
 
     wait_products<1>();
     pin(d_query);
@@ -391,22 +372,13 @@ struct FlashBackwardKeysConsumer : FlashBackwardCommon<kVariant, kConfig> {
   }
 
   EJK_DEVICE void run() {
-    const Tile tile(args);
-    if (tile.begin < tile.end) barriers.keys_full.wait(0);
+    const Tile tile(args.schedule, static_cast<int>(blockIdx.x));
+    if (tile.blocks() > 0) barriers.keys_full.wait(0);
     hold(keys_held, 0);
     hold(values_held, kShape.value_offset);
-    bool keep = false;
-    for (int member = 0; member < tile.heads; ++member)
-      for (int block = tile.end - 1; block >= tile.begin; --block, keep = true) {
-        if (tile.masked(args, block))
-          step<true>(tile, block, keep);
-        else
-          step<false>(tile, block, keep);
-      }
-    if (!keep) {
-      for (float& x : d_key) x = 0;
-      for (float& x : d_value) x = 0;
-    }
+    for (float& x : d_key) x = 0;
+    for (float& x : d_value) x = 0;
+    this->walk(tile, [&]<bool kMasked>(int block) { step<kMasked>(tile, block); });
     this->store(d_key, 64 * consumer, 0, args.scale, args.d_key);
     this->store(d_value, 64 * consumer, 0, 1, args.d_value);
   }
@@ -504,17 +476,11 @@ struct FlashBackwardColumnsConsumer : FlashBackwardCommon<kVariant, kConfig> {
   }
 
   EJK_DEVICE void run() {
-    const Tile tile(args);
-    if (tile.begin < tile.end) barriers.keys_full.wait(0);
+    const Tile tile(args.schedule, static_cast<int>(blockIdx.x));
+    if (tile.blocks() > 0) barriers.keys_full.wait(0);
     for (float& x : d_key) x = 0;
     for (float& x : d_value) x = 0;
-    for (int member = 0; member < tile.heads; ++member)
-      for (int block = tile.end - 1; block >= tile.begin; --block) {
-        if (tile.masked(args, block))
-          step<true>(tile, block);
-        else
-          step<false>(tile, block);
-      }
+    this->walk(tile, [&]<bool kMasked>(int block) { step<kMasked>(tile, block); });
     this->store(d_key, 0, consumer * kColumns, args.scale, args.d_key);
     this->store(d_value, 0, consumer * kColumns, 1, args.d_value);
   }

@@ -47,10 +47,18 @@ EJK_DEVICE void wait_for_turn(const int* counter, int turn) {
   } while (now != turn);
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
+/// Where a counter stands. It counts as waited for after the next pass_turn().
+EJK_DEVICE int turn_of(const int* counter) {
+  int now;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+  return now;
+}
 /// After wait_groups().
 EJK_DEVICE void pass_turn(int* counter) {
   asm volatile("fence.proxy.async.global;" ::: "memory");
-  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 /// Ordinary stores to shared memory become visible to the copy engine and the matrix units; a barrier must follow.
