@@ -258,6 +258,26 @@ TEST(EjkTool, bench_times_a_problem_against_the_peak_of_the_same_run) {
   EXPECT_EQ(measured["command"], "ejk bench flash_attention --q_len=32");
 }
 
+TEST(EjkTool, bench_of_a_gradient_shows_forward_backward_and_both) {
+  const std::vector<std::string> line = {"bench", "flash_attention", "--backward", "--q_len", "16", "--seconds",
+                                         "0.02",  "--config",        "key_parts=1"};
+  const ProcessResult result = ejk(line);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* pass : {"forward", "backward", "both"})
+    EXPECT_THAT(result.out, HasSubstr(std::string("flash_attention ") + pass));
+  std::vector<std::string> as_json = line;
+  as_json.emplace_back("--json");
+  const Json cases = json_of(ejk(as_json))["cases"];
+  ASSERT_EQ(cases.size(), 3u);
+  EXPECT_EQ(cases[0]["pass"], "forward");
+  EXPECT_EQ(cases[0]["command"], "ejk bench flash_attention --q_len=16");
+  EXPECT_EQ(cases[1]["pass"], "backward");
+  EXPECT_EQ(cases[2]["pass"], "both");
+  EXPECT_EQ(cases[1]["flops"].get<double>(), 2.5 * cases[0]["flops"].get<double>());
+  EXPECT_EQ(cases[2]["flops"].get<double>(), 3.5 * cases[0]["flops"].get<double>());
+  EXPECT_GT(cases[2]["seconds"].get<double>(), 0);
+}
+
 TEST(EjkTool, bench_measures_the_peaks_alone) {
   const Json json = json_of(ejk({"bench", "--peaks", "--threads", "1", "--json"}));
   EXPECT_EQ(json["device"]["threads"], 1);

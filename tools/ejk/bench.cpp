@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -27,22 +28,51 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-BenchResult measure_entry(const BenchFlags& flags, const BenchEntry& entry, Progress& progress) {
-  progress.show(fmt::format("{} …", entry.name));
-  const TimedWorkload workload(make_call_with_data(entry.call), entry.call, flags.warm);
+std::string label(const BenchResult& r) {
+  return r.pass.empty() ? r.entry.name : fmt::format("{} {}", r.entry.name, r.pass);
+}
+
+Summary measured(const BenchFlags& flags, const TimedWorkload& workload) {
+  return measure(workload.sampler(), {.max_seconds = flags.seconds, .spread = 0.005, .min_samples = 5});
+}
+
+BenchResult measure_call(const BenchFlags& flags, const BenchEntry& entry, std::string_view pass) {
+  const TimedWorkload workload(entry.call, flags.warm);
   const Plan& plan = workload.plan();
   const Work work = plan.work();
-  BenchResult result{.entry = entry,
-                     .kernel = plan.kernel().name,
-                     .config = to_string(plan.kernel(), plan.choice().config),
-                     .tier = std::string(name(plan.choice().tier)),
-                     .time = {},
-                     .flops = work.flops,
-                     .bytes = work.bytes,
-                     .dtype = plan.inputs().front().dtype};
-  result.time = measure(workload.sampler(), {.max_seconds = flags.seconds, .spread = 0.005, .min_samples = 5});
+  return {.entry = entry,
+          .pass = std::string(pass),
+          .kernel = plan.kernel().name,
+          .config = to_string(plan.kernel(), plan.choice().config),
+          .tier = std::string(name(plan.choice().tier)),
+          .time = measured(flags, workload),
+          .flops = work.flops,
+          .bytes = work.bytes,
+          .dtype = plan.inputs().front().dtype};
+}
+
+/// A call; for a gradient the call that it belongs to, the gradient, and one after the other.
+std::vector<BenchResult> measure_entry(const BenchFlags& flags, const BenchEntry& entry, Progress& progress) {
+  progress.show(fmt::format("{} …", entry.name));
+  std::vector<BenchResult> results;
+  if (entry.call.backward) {
+    BenchEntry forward = entry;
+    forward.call.backward = false;
+    forward.call.config.clear();  // is the gradient's
+    results = {measure_call(flags, forward, "forward"), measure_call(flags, entry, "backward")};
+    BenchResult both = results[1];
+    both.pass = "both";
+    if (results[0].kernel != both.kernel) both.kernel = fmt::format("{}, {}", results[0].kernel, both.kernel);
+    both.config = fmt::format("{}; {}", results[0].config, both.config);
+    both.flops += results[0].flops;
+    both.bytes += results[0].bytes;
+    both.time = measured(flags, TimedWorkload(std::array{forward.call, entry.call}, flags.warm));
+    results.push_back(std::move(both));
+  } else {
+    results.push_back(measure_call(flags, entry, ""));
+  }
   progress.clear();
-  return result;
+  return results;
 }
 
 double percent_of_peak(const BenchResult& r, const Peaks& peaks) {
@@ -59,6 +89,7 @@ Json result_json(const BenchResult& r, const Peaks& peaks) {
   return {{"case", r.entry.name},
           {"operation", r.entry.call.operation},
           {"backward", r.entry.call.backward},
+          {"pass", r.pass.empty() ? Json() : Json(r.pass)},
           {"kernel", r.kernel},
           {"config", r.config},
           {"tier", r.tier},
@@ -119,7 +150,8 @@ void print_peaks(const Peaks& peaks, Device at) {
 class Report {
  public:
   Report(const Peaks& peaks, Device device, const std::vector<BenchEntry>& entries) : peaks_(peaks), device_(device) {
-    for (const BenchEntry& entry : entries) name_width_ = std::max(name_width_, entry.name.size());
+    for (const BenchEntry& entry : entries)
+      name_width_ = std::max(name_width_, entry.name.size() + (entry.call.backward ? 9 : 0));
   }
 
   void heading(bool warm) const {
@@ -134,7 +166,7 @@ class Report {
   }
 
   void result(const BenchResult& r) const {
-    line(r.entry.name, r.kernel, fmt::format("{} ({})", r.config, r.tier), fmt::format("{:#.4g}", 1e3 * r.time.median),
+    line(label(r), r.kernel, fmt::format("{} ({})", r.config, r.tier), fmt::format("{:#.4g}", 1e3 * r.time.median),
          fmt::format("{:.1f} %", 100 * r.time.spread()), fmt::format("{:.4g}", r.flops / r.time.median / 1e9),
          fmt::format("{:.4g}", r.bytes / r.time.median / 1e9), fmt::format("{:.1f}", percent_of_peak(r, peaks_)));
     std::fflush(stdout);
@@ -193,8 +225,10 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
   if (!flags.json) report.heading(flags.warm);
   std::vector<BenchResult> results;
   for (const BenchEntry& entry : entries) {
-    results.push_back(measure_entry(flags, entry, progress));
-    if (!flags.json) report.result(results.back());
+    for (BenchResult& result : measure_entry(flags, entry, progress)) {
+      if (!flags.json) report.result(result);
+      results.push_back(std::move(result));
+    }
   }
   if (!flags.json) report.mean(results);
   correct_peaks(peaks, device, !flags.json);

@@ -35,6 +35,7 @@ std::vector<BenchEntry> entries_of(const std::string& verb, const CallFlags& cal
 /// What was measured for an entry.
 struct BenchResult {
   BenchEntry entry;
+  std::string pass;  ///< "forward", "backward" or "both" where a gradient was asked for
   std::string kernel, config, tier;
   Summary time;
   double flops = 0, bytes = 0;

@@ -148,7 +148,7 @@ double Worker::sample() {
 
 int bench_worker(const BenchFlags& flags, const BenchEntry& entry) {
   const double first_plan = first_plan_seconds(entry.call);
-  const TimedWorkload workload(make_call_with_data(entry.call), entry.call, flags.warm, kSampleSeconds);
+  const TimedWorkload workload(entry.call, flags.warm, kSampleSeconds);
   const Plan& plan = workload.plan();
   const Identity self = own_identity();
   const Json hello = {{"protocol", kProtocol},        {"first_plan_seconds", first_plan},

@@ -109,7 +109,7 @@ Action declare_run(Options& options) {
   return [flags]() -> int {
     require_operation("run", flags->call);
     plan_options(flags->call);  // what is wrong with them is said before data are made
-    const TimedWorkload workload(make_call_with_data(flags->call), flags->call, /*warm=*/true);
+    const TimedWorkload workload(flags->call, /*warm=*/true);
     const Summary time = measure(workload.sampler(), {.max_seconds = 0.2, .min_samples = 3});
     const Json json = result_json(workload, time);
     flags->json ? fmt::print("{}\n", json.dump(2)) : print_text(json);

@@ -108,17 +108,20 @@ double cold_bytes(Device device) {
   return 2 * static_cast<double>(std::max<int64_t>(device_properties(device).cache_bytes, 1 << 20));
 }
 
-TimedWorkload::TimedWorkload(const ToolCall& call, const CallFlags& flags, bool warm, double sample_seconds)
-    : workload_(call, flags, warm || flags.device.kind != DeviceKind::cpu ? 0 : cold_bytes({})) {
-  const bool own = sample_seconds == 0;
-  if (flags.device.kind == DeviceKind::cpu) {
-    const auto run = [this](int64_t i) { workload_.run(i); };
-    sampler_ = own ? make_sampler(run) : make_sampler(run, sample_seconds);
+TimedWorkload::TimedWorkload(std::span<const CallFlags> calls, bool warm, double sample_seconds) {
+  const Device device = calls.front().device;
+  const bool own = sample_seconds == 0, on_host = device.kind == DeviceKind::cpu;
+  for (const CallFlags& call : calls)
+    workloads_.emplace_back(make_call_with_data(call), call, warm || !on_host ? 0 : cold_bytes({}));
+  const auto run = [this](int64_t i, void* stream) {
+    for (const Workload& workload : workloads_) workload.run(i, stream);
+  };
+  if (on_host) {
+    const auto run_here = [run](int64_t i) { run(i, nullptr); };
+    sampler_ = own ? make_sampler(run_here) : make_sampler(run_here, sample_seconds);
   } else {
-    const auto run = [this](int64_t i, void* stream) { workload_.run(i, stream); };
-    const double bytes = warm ? 0 : cold_bytes(flags.device);
-    sampler_ = own ? make_device_sampler(flags.device, run, bytes)
-                   : make_device_sampler(flags.device, run, bytes, sample_seconds);
+    const double bytes = warm ? 0 : cold_bytes(device);
+    sampler_ = own ? make_device_sampler(device, run, bytes) : make_device_sampler(device, run, bytes, sample_seconds);
   }
 }
 

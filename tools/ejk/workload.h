@@ -44,20 +44,24 @@ class Workload {
   double bytes_in_turn_ = 0;
 };
 
-/// Times a call: on the host with as many copies as pass the last-level cache twice over, on a GPU with that much
-/// written between runs; `warm`: with its data still in the caches. At least `sample_seconds` a sample; 0: the timer's
-/// own.
+/// Times calls, one after the other: on the host with as many copies as pass the last-level cache twice over, on a GPU
+/// with that much written between runs; `warm`: with their data still in the caches. At least `sample_seconds` a
+/// sample; 0: the timer's own.
 class TimedWorkload {
  public:
-  TimedWorkload(const ToolCall& call, const CallFlags& flags, bool warm, double sample_seconds = 0);
+  /// Each the call that its flags ask for, all on the device of the first.
+  TimedWorkload(std::span<const CallFlags> calls, bool warm, double sample_seconds = 0);
+  TimedWorkload(const CallFlags& call, bool warm, double sample_seconds = 0)
+      : TimedWorkload(std::span(&call, 1), warm, sample_seconds) {}
   TimedWorkload(const TimedWorkload&) = delete;  // the sampler points at the workload
   TimedWorkload& operator=(const TimedWorkload&) = delete;
-  const Plan& plan() const { return workload_.plan(); }
-  std::span<const Array> outputs() const { return workload_.outputs(); }
+  /// Of the last call.
+  const Plan& plan() const { return workloads_.back().plan(); }
+  std::span<const Array> outputs() const { return workloads_.back().outputs(); }
   const Sampler& sampler() const { return sampler_; }
 
  private:
-  Workload workload_;
+  std::vector<Workload> workloads_;
   Sampler sampler_;
 };
 

@@ -25,8 +25,8 @@ struct FlashBackwardSchedule {
   EJK_DEVICE int units() const { return batch * num_kv_heads * terms; }
 };
 
-/// What block `index` of the grid computes: kKeys keys, for some query heads of their group. Queries are walked kRows at
-/// a time.
+/// What block `index` of the grid computes: kKeys keys, for some query heads of their group. Queries are walked kRows
+/// at a time.
 template <int kKeys, int kRows, bool kCausal, bool kOrdered>
 struct FlashBackwardTile {
   int batch, kv_head;

@@ -102,7 +102,8 @@ TEST(FlashBackwardSchedule, parts_are_added_in_the_order_in_which_tiles_start) {
   try_shapes<true, true>();
 }
 
-/// When the last of `units` multiprocessors is done over the average, if each takes the grid's next tile when it is free.
+/// When the last of `units` multiprocessors is done over the average, if each takes the grid's next tile when it is
+/// free.
 template <bool kOrdered>
 double imbalance(const FlashBackwardSchedule& s, int units) {
   constexpr int kKeys = 128;
