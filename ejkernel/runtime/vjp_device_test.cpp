@@ -1,4 +1,5 @@
-// ejk::vjp on a GPU: forward and gradient by the GPU's own kernels, from tensors in its memory to tensors in its memory.
+// ejk::vjp on a GPU: forward and gradient by the GPU's own kernels, from tensors in its memory to tensors in its
+// memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,8 +48,7 @@ TEST_P(VjpOnDevice, runs_forward_and_backward_there) {
 
   const Array q_there = to_device(q, kGpu), k_there = to_device(k, kGpu), v_there = to_device(v, kGpu),
               d_there = to_device(d_out, kGpu);
-  const auto [results, pullback] =
-      vjp<FlashAttention>({.query = q_there, .key = k_there, .value = v_there}, params);
+  const auto [results, pullback] = vjp<FlashAttention>({.query = q_there, .key = k_there, .value = v_there}, params);
   const auto gradients = pullback({.out = d_there});
 
   for (const Array* array : {&results.out, &gradients.query, &gradients.key, &gradients.value})
