@@ -11,6 +11,8 @@
 #include <tuple>
 #include <vector>
 
+#include "ejkernel/ops/flash_attention/flash_attention_cases.h"
+
 namespace ejk {
 namespace {
 
@@ -136,6 +138,22 @@ TEST(FlashBackwardSchedule, causal_tiles_are_shared_evenly) {
     EXPECT_LT(imbalance<true>(schedule, kUnits), 1.07) << s;
     EXPECT_LT(imbalance<false>(schedule, kUnits), 1.07) << s;
   }
+}
+
+/// The dense problems that the device's tests draw are large enough for both ways of a causal section.
+TEST(FlashBackwardSchedule, both_ways_are_met_by_random_problems) {
+  constexpr int kUnits = 132;
+  int in_order = 0, in_any_order = 0;
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const testing::AttentionCase c = testing::random_attention_case(
+        {.seed = i + 1, .size = i % 4 == 0 ? testing::Size::normal : testing::Size::small, .dense = true},
+        {.packed = false, .gradient = true});
+    const int64_t tile_keys = c.head_dim == 256 ? 64 : 128, tiles = (c.kv_len + tile_keys - 1) / tile_keys;
+    const bool several_sections = c.batch * c.num_kv_heads * tiles > kUnits + tiles;
+    if (c.params.causal && several_sections) ++(c.params.deterministic ? in_order : in_any_order);
+  }
+  EXPECT_GE(in_order, 20);
+  EXPECT_GE(in_any_order, 20);
 }
 
 }  // namespace

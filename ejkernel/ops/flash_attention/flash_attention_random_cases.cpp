@@ -192,6 +192,13 @@ class Draw {
     c_.batch = random_.between(1, 4);
     c_.q_len = dense_length(longest);
     c_.kv_len = random_.chance(0.6) ? c_.q_len : dense_length(longest);
+    if (request_.size == Size::normal && random_.chance(0.3)) {  // many short ones
+      c_.num_kv_heads = 8;
+      c_.num_q_heads = random_.pick<int64_t>({8, 8, 16});
+      c_.batch = random_.between(8, 20);
+      c_.q_len = random_.between(64, 300);
+      c_.kv_len = c_.q_len + random_.between(-1, 70);
+    }
     while (work(static_cast<double>(c_.q_len), static_cast<double>(c_.kv_len)) * static_cast<double>(c_.batch) >
            work_limit) {
       if (c_.batch > 1)
@@ -206,6 +213,7 @@ class Draw {
     if (random_.chance(0.1)) c_.data = random_.pick({Data::equal, Data::subnormal});
     c_.random_layouts = random_.chance(0.4);
     if (random_.chance(0.7)) c_.alignment = 16;
+    c_.params.deterministic = random_.chance(0.5);  // of the gradient
     // Looking for rows that nothing reads takes a visit to every pair.
     c_.poison = c_.batch * c_.num_q_heads * c_.q_len * c_.kv_len < (1 << 20);
     return std::move(c_);
