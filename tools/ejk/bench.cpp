@@ -28,6 +28,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::string_view kLongestPass = " backward";  // that a label may end in
+
 std::string label(const BenchResult& r) {
   return r.pass.empty() ? r.entry.name : fmt::format("{} {}", r.entry.name, r.pass);
 }
@@ -151,7 +153,7 @@ class Report {
  public:
   Report(const Peaks& peaks, Device device, const std::vector<BenchEntry>& entries) : peaks_(peaks), device_(device) {
     for (const BenchEntry& entry : entries)
-      name_width_ = std::max(name_width_, entry.name.size() + (entry.call.backward ? 9 : 0));
+      name_width_ = std::max(name_width_, entry.name.size() + (entry.call.backward ? kLongestPass.size() : 0));
   }
 
   void heading(bool warm) const {

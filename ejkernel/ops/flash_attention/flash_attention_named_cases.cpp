@@ -310,11 +310,30 @@ std::vector<AttentionCase> edge_cases() {
   return cases;
 }
 
+/// One for each program that kernels for matrix units have: `ejk compile` and its test make every one of them.
+std::vector<AttentionCase> dense_cases() {
+  std::vector<AttentionCase> cases;
+  for (const int64_t head_dim : {64, 128, 256})
+    for (const bool causal : {false, true})
+      for (const bool deterministic : {false, true})
+        cases.push_back({.name = fmt::format("dense_d{}_{}{}", head_dim, causal ? "causal" : "full",
+                                             deterministic ? "_in_order" : ""),
+                         .tags = kEdge,
+                         .dtype = cases.size() % 3 == 1 ? DType::f16 : DType::bf16,
+                         .q_len = 130,
+                         .kv_len = 130,
+                         .num_q_heads = 2,
+                         .head_dim = head_dim,
+                         .params = {.causal = causal, .deterministic = deterministic}});
+  return cases;
+}
+
 }  // namespace
 
 std::vector<AttentionCase> attention_cases() {
   std::vector<AttentionCase> cases = primary_cases();
   for (AttentionCase& c : edge_cases()) cases.push_back(std::move(c));
+  for (AttentionCase& c : dense_cases()) cases.push_back(std::move(c));
   for (size_t n = 0; n < cases.size(); ++n) cases[n].seed = n + 1;
   return cases;
 }
