@@ -53,10 +53,16 @@ CpuConfig tiles_for(const Problem& p) {
 }  // namespace
 
 template <>
-CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties&) {
+CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
   CpuConfig config = tiles_for(p);
-  // What a block of keys costs before the matrix unit can take it is shared by twice the rows.
-  if (config.bf16_dot == 2 && config.block_q == 128 && rows_of(p) >= 1024) config.block_q = 256;
+  if (config.bf16_dot != 2 || config.block_q != 128) return config;
+  // What a block of keys costs before the matrix unit can take it is shared by the rows of a tile: the larger the
+  // better, while there are enough of them for the threads.
+  const auto tiles = [&](int block_q) {
+    return BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), block_q);
+  };
+  while (config.block_q < 512 && rows_of(p) >= 2 * config.block_q && tiles(2 * config.block_q) >= 4 * device.num_units)
+    config.block_q *= 2;
   return config;
 }
 
@@ -75,9 +81,10 @@ template <>
 std::vector<CpuConfig> cpu_candidates(const Problem& p) {
   std::vector<CpuConfig> all;
   const int dots = p.query.dtype != DType::bf16 ? 1 : cpu::matrix_unit() == nullptr ? 2 : 3;
-  for (const int block_q : {16, 32, 64, 128, 256})
+  for (const int block_q : {16, 32, 64, 128, 256, 512})
     for (const int block_k : {32, 64, 128, 256})
-      for (int dot = 0; dot < dots; ++dot) all.push_back({.block_q = block_q, .block_k = block_k, .bf16_dot = dot});
+      for (int dot = block_q == 512 ? 2 : 0; dot < dots; ++dot)  // vectors have no use for so many rows
+        all.push_back({.block_q = block_q, .block_k = block_k, .bf16_dot = dot});
   return all;
 }
 

@@ -20,7 +20,7 @@ struct CpuConfig {
   int bf16_dot = 0;
 
   static constexpr auto fields() {
-    return std::array{config_field<&CpuConfig::block_q, 16, 32, 64, 128, 256>("block_q", "query rows of a tile"),
+    return std::array{config_field<&CpuConfig::block_q, 16, 32, 64, 128, 256, 512>("block_q", "query rows of a tile"),
                       config_field<&CpuConfig::block_k, 32, 64, 128, 256>("block_k", "keys of a tile"),
                       config_field<&CpuConfig::bf16_dot, 0, 1, 2>(
                           "bf16_dot",

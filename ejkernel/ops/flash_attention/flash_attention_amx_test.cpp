@@ -65,7 +65,7 @@ class AttentionHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string
     const auto pick = [this](std::vector<int64_t> values) { return values[count_ % values.size()]; };
     ++count_;
     ConfigValues config = {
-        {"block_q", pick({16, 32, 64, 128, 256})}, {"block_k", pick({32, 64, 128, 256})}, {"bf16_dot", 2}};
+        {"block_q", pick({16, 32, 64, 128, 256, 512})}, {"block_k", pick({32, 64, 128, 256})}, {"bf16_dot", 2}};
     if (!forward()) config.emplace_back("key_parts", pick({1, 1, 2}));
     return config;
   }
@@ -140,10 +140,25 @@ TEST(AttentionOnMatrixUnit, is_the_heuristics_choice_for_bf16) {
   const ScopedEmulatedMatrixUnit unit;
   const Shape shape{1, 64, 4, 64}, long_one{1, 1024, 4, 64}, wide{1, 1024, 4, 512};
   EXPECT_THAT(planned(DType::bf16, shape, shape), AllOf(HasSubstr("block_q=64"), HasSubstr("bf16_dot=2")));
-  EXPECT_THAT(planned(DType::bf16, long_one, long_one), AllOf(HasSubstr("block_q=256"), HasSubstr("bf16_dot=2")));
+  EXPECT_THAT(planned(DType::bf16, long_one, long_one), HasSubstr("bf16_dot=2"));
   EXPECT_THAT(planned(DType::bf16, wide, wide), AllOf(HasSubstr("block_q=64"), HasSubstr("bf16_dot=2")));
   for (const DType dtype : {DType::f16, DType::f32})
     EXPECT_THAT(planned(dtype, long_one, long_one), AllOf(HasSubstr("block_q=128"), HasSubstr("bf16_dot=0")));
+}
+
+TEST(AttentionOnMatrixUnit, takes_the_largest_tiles_that_leave_each_thread_four) {
+  const ScopedEmulatedMatrixUnit unit;
+  const Tensor t(nullptr, DType::bf16, {1, 1024, 4, 64});
+  const attn::Problem problem = attn::make_problem({.query = t, .key = t, .value = t}, {});
+  const auto block_q = [&](int threads) {
+    return attn::cpu_heuristic<attn::CpuConfig>(problem, {.num_units = threads}).block_q;
+  };
+  EXPECT_EQ(block_q(1), 512);
+  EXPECT_EQ(block_q(2), 512);
+  EXPECT_EQ(block_q(3), 256);
+  EXPECT_EQ(block_q(4), 256);
+  EXPECT_EQ(block_q(5), 128);
+  EXPECT_EQ(block_q(64), 128);
 }
 
 TEST(AttentionOnMatrixUnit, is_refused_and_not_offered_where_there_is_none) {
