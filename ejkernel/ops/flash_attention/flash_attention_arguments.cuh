@@ -33,7 +33,7 @@ struct FlashBackwardArguments {
   cuda::TensorMap query, key, value, d_out;
   const float *lse_log2, *delta;  ///< [batch, heads, padded_rows]
   float* d_query;  ///< sums in float32, [batch, heads, padded_rows, head_dim] in the order of accumulators
-  int* turns;      ///< [batch, heads, padded_rows / 64, 2]: blocks of keys that have added a consumer's part of dQ
+  int* turns;      ///< [batch, heads, padded_rows / 64, 2]: tiles of keys that have added a consumer's part of dQ
   FlashBackwardGradient d_key, d_value;
   FlashBackwardSchedule schedule;
   int padded_keys;  ///< all keys, in whole tiles
