@@ -246,6 +246,20 @@ TEST(Judge, caps_the_norm_although_every_element_is_within_the_allowance) {
   Expected e = expected_of(std::vector<double>(64, 1));
   e.base_error = 1e-4;
   EXPECT_NE(judge(e, array_of(std::vector<double>(64, 1.0001))).failure, "");
+  e.base_norm = 0.4e-4 * 8;
+  EXPECT_NE(judge(e, array_of(std::vector<double>(64, 1.0001))).failure, "");
+  e.base_norm = 0.6e-4 * 8;  // the plain formula itself is beyond the cap
+  EXPECT_EQ(judge(e, array_of(std::vector<double>(64, 1.0001))).failure, "");
+}
+TEST(Judge, measures_what_the_plain_formula_costs_by_its_worst_run) {
+  Expected e = expected_of({1, 2, 3});
+  add_baseline(e, {1 + 3e-4, 2 - 4e-4, 3}, DType::f64);
+  EXPECT_NEAR(e.base_error, 4e-4, 1e-12);
+  EXPECT_NEAR(e.base_norm, 5e-4, 1e-12);
+  add_baseline(e, {1, 2 + 1e-4, std::numeric_limits<double>::infinity()},
+               DType::f64);  // leaves the range: proves nothing
+  EXPECT_NEAR(e.base_error, 4e-4, 1e-12);
+  EXPECT_NEAR(e.base_norm, 5e-4, 1e-12);
 }
 TEST(Judge, looks_for_unwritten_elements_among_those_not_judged) {
   Expected e = expected_of({1});
@@ -271,6 +285,10 @@ TEST(Judge, compares_two_results_where_only_part_was_judged) {
   none.at.emplace();
   EXPECT_EQ(compare_whole(none, array_of({1e-8, 1, 2}), array_of({0, 1, 2})), "");
   EXPECT_THAT(compare_whole(none, array_of({1, kNan, 2}), array_of({1, 1, 2})), HasSubstr("at [1]"));
+  Expected unseen = e;  // the judged part sees no key
+  unseen.ref = unseen.spread = {0};
+  EXPECT_EQ(compare_whole(unseen, array_of({0, 1e-8, 2}), array_of({0, 0, 2})), "");
+  EXPECT_THAT(compare_whole(unseen, array_of({0, kNan, 2}), array_of({0, 1, 2})), HasSubstr("at [1]"));
   const Expected exact{.present = true, .exact = true, .ref = {1}};
   EXPECT_NE(compare_whole(exact, array_of({1, 2}), array_of({1, 2 + 0x1p-22})), "");
 }

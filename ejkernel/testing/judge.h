@@ -1,13 +1,16 @@
 // The error rule (reliability A6), one for every kernel, operation and platform.
 //
 //   allowed = 2 * e_base + c * u * (S + max|ref|),      e = max|x - ref|,      r = e / allowed <= 1
-//   ||x - ref|| <= cap * sqrt(||ref||^2 + ||S||^2),     NaN and infinities exactly where the reference has them
+//   ||x - ref|| <= cap * sqrt(||ref||^2 + ||S||^2),     or, where that is more, twice the norm of the float32 runs'
+//   errors NaN and infinities exactly where the reference has them
 //
 // ref is float64. e_base is the largest error of three float32 runs of the plain formula (keys and rows forward,
 // reversed, shuffled), with probabilities and their gradients rounded to a 16- or 8-bit input's dtype before they are
-// multiplied and the result rounded to the output's dtype. S belongs to an element: the square root of the sum of the
-// squared terms it is made of; the rule takes the largest. u is the unit roundoff of the input dtype. Both bounds also
-// leave one step of the output's dtype at the bottom of its range, where errors stop shrinking with the numbers.
+// multiplied and the result rounded to the output's dtype. Their norm counts where those gradients lie at the bottom of
+// float16's range: the plain formula itself is beyond the cap there. S belongs to an element: the square root of the
+// sum of the squared terms it is made of; the rule takes the largest. u is the unit roundoff of the input dtype. Both
+// bounds also leave one step of the output's dtype at the bottom of its range, where errors stop shrinking with the
+// numbers.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +42,7 @@ struct Expected {
   std::vector<double> spread = {};  ///< S, likewise; empty when exact
   Judged at = {};
   double base_error = 0;  ///< e_base
+  double base_norm = 0;   ///< the largest norm of those runs' errors
   Tolerance tolerance = {};
 };
 
@@ -53,7 +57,7 @@ Judgement judge(const Expected& expected, const Tensor& got);
 /// judged: every pair of elements within twice what the rule allows, by the largest number of all. Empty: they may.
 std::string compare_whole(const Expected& expected, const Tensor& a, const Tensor& b);
 
-/// e = max |x - ref| over the entries where both are finite, x being float32 results rounded to `dtype`: for e_base.
-double largest_error(const std::vector<double>& x, const std::vector<double>& ref, DType dtype);
+/// Counts a float32 run of the plain formula, rounded to `dtype`, in e_base and the norm, where both are finite.
+void add_baseline(Expected& expected, const std::vector<double>& x, DType dtype);
 
 }  // namespace ejk::testing

@@ -82,7 +82,7 @@ Expected Sum::expected(DType dtype, const Tolerance& tolerance, Judged at) const
   e.ref = part(ref);
   e.spread = part(squares);
   for (double& s : e.spread) s = std::sqrt(s);
-  for (const auto& run : runs) e.base_error = std::max(e.base_error, largest_error(part(run), e.ref, dtype));
+  for (const auto& run : runs) add_baseline(e, part(run), dtype);
   return e;
 }
 

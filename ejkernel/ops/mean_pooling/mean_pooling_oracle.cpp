@@ -41,8 +41,7 @@ class Collector {
   Expected expected(DType dtype, bool complete) {
     expected_.present = true;
     expected_.tolerance = tolerance_of(dtype);
-    for (const auto& run : runs_)
-      expected_.base_error = std::max(expected_.base_error, largest_error(run, expected_.ref, dtype));
+    for (const auto& run : runs_) add_baseline(expected_, run, dtype);
     if (!complete) expected_.at = std::move(at_);
     return std::move(expected_);
   }
