@@ -77,7 +77,7 @@ TEST(EjkTool, numbers_are_checked_before_anything_runs) {
       {{"check", "--table", "--device", "cuda"}, "--table must stand alone or with --json"},
       {{"bench", "mean_pooling", "--case", "nope"}, "--case must name one of its problems, got 'nope'"},
       {{"bench", "flash_attention", "--q_len", "16", "--baseline-config", "block_q=3"},
-       "config field block_q of kernel cpu must be one of 16, 32, 64, 128, 256, got 3"},
+       "config field block_q of kernel cpu must be one of 16, 32, 64, 128, 256, 512, got 3"},
       {{"explain", "flash_attention", "--config", "block_q=99999999999999999999"},
        "--config must be FIELD=VALUE with an integer value, got 'block_q=99999999999999999999'"}};
   for (const auto& [line, message] : wrong) {
