@@ -112,8 +112,8 @@ TEST(EjkTool, explain_builds_the_call_from_dimensions) {
                                  "softmax_aux",
                                  "--json"}));
   EXPECT_EQ(json["problem"],
-            "flash_attention@1 batched query:bf16 key:bf16 value:bf16 softmax_aux:bf16 batch=2 q_len=48 num_q_heads=8 "
-            "head_dim=64 kv_len=48 num_kv_heads=2 value_dim=64 num_sinks=1 causal=true sliding_window=(128, 0) "
+            "flash_attention@1 batched query:bf16 key:bf16 value:bf16 softmax_aux:bf16 batch=2 q_len<=48 num_q_heads=8 "
+            "head_dim=64 kv_len<=48 num_kv_heads=2 value_dim=64 num_sinks=1 causal=true sliding_window=(128, 0) "
             "logits_soft_cap=given");
   EXPECT_EQ(json["tier"], "heuristics");
 }

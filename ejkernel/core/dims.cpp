@@ -29,8 +29,8 @@ bool is_bucketed(std::string_view name) {
 }
 
 int64_t bucket(int64_t extent) {
-  if (extent <= 16) return extent;
-  int64_t power = 16;
+  if (extent <= kExactBuckets) return extent;
+  int64_t power = kExactBuckets;
   while (power < extent && power <= INT64_MAX / 4) {
     if (extent <= power + power / 2) return power == extent ? extent : power + power / 2;
     power *= 2;

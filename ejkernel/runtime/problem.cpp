@@ -87,11 +87,11 @@ std::string problem_text(const Operation& op, std::span<const Tensor> inputs, co
                           is_contiguous(inputs[i]) ? "" : "(strided)");
   for (const Dims::Entry& dim : checked.dims.entries()) {
     const int64_t in_key = is_bucketed(dim.name) ? bucket(dim.value) : dim.value;
-    text += in_key == dim.value ? fmt::format(" {}={}", dim.name, dim.value) : fmt::format(" {}<={}", dim.name, in_key);
+    text += fmt::format(" {}{}{}", dim.name, is_bucketed(dim.name) && in_key > kExactBuckets ? "<=" : "=", in_key);
   }
   for (const ParamField& field : op.params) {
     const std::optional<ParamValue> value = key_value(op, field, params);
-    if (!value || !is_changed(op, field, field.get(params.data()))) continue;
+    if (!value || value == key_value(op, field, op.default_params)) continue;
     text += fmt::format(" {}={}", field.name, field.key == Key::present ? "given" : to_string(*value));
   }
   return text;

@@ -16,7 +16,8 @@ namespace ejk {
 EJK_API std::string problem_key(const Operation& operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                                 const CheckedCall& checked, const std::string& device_fingerprint);
 
-/// The same as a line for people: "flash_attention@1 bf16 batch=2 q_len<=4096 … causal=true".
+/// The same as a line for people: "flash_attention@1 bf16 batch=2 q_len<=4096 … causal=true". Equal keys have equal
+/// lines: records are found by them.
 EJK_API std::string problem_text(const Operation& operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                                  const CheckedCall& checked);
 

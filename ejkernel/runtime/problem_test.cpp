@@ -210,5 +210,19 @@ TEST(ProblemText, reads_like_the_call) {
             "toy@3 x:f32(strided) weights:f32 batch<=128 dim=5 shift=given flip=true reach=24");
 }
 
+TEST(ProblemText, of_equal_keys_is_equal) {
+  std::map<std::string, std::set<std::string>> texts;
+  for (int64_t batch = 1; batch <= 200; ++batch)
+    for (const int64_t reach : {-1, 16, 17, 23, 24, 25}) {
+      const auto tensors = to_array(Toy::Inputs{.x = f32({batch, 5})});
+      const ParamsBlock params = ParamsBlock::of(Toy::Params{.reach = reach});
+      const CheckedCall checked = check_call(operation<Toy>(), tensors, params);
+      texts[problem_key(operation<Toy>(), tensors, params, checked, "device")].insert(
+          problem_text(operation<Toy>(), tensors, params, checked));
+    }
+  EXPECT_LT(texts.size(), 120u) << "lengths share keys";
+  for (const auto& [key, lines] : texts) EXPECT_EQ(lines.size(), 1u) << *lines.begin() << " and " << *lines.rbegin();
+}
+
 }  // namespace
 }  // namespace ejk::testing
