@@ -7,10 +7,10 @@
 // ref is float64. e_base is the largest error of three float32 runs of the plain formula (keys and rows forward,
 // reversed, shuffled), with probabilities and their gradients rounded to a 16- or 8-bit input's dtype before they are
 // multiplied and the result rounded to the output's dtype. Their norm counts where those gradients lie at the bottom of
-// float16's range: the plain formula itself is beyond the cap there. S belongs to an element: the square root of the
-// sum of the squared terms it is made of; the rule takes the largest. u is the unit roundoff of the input dtype. Both
-// bounds also leave one step of the output's dtype at the bottom of its range, where errors stop shrinking with the
-// numbers.
+// float16's range: the plain formula itself can be beyond the cap there (test NormOfErrors). S belongs to an element:
+// the square root of the sum of the squared terms it is made of; the rule takes the largest. u is the unit roundoff of
+// the input dtype. Both bounds also leave one step of the output's dtype at the bottom of its range, where errors stop
+// shrinking with the numbers.
 #pragma once
 
 #include <cstdint>
