@@ -8,6 +8,11 @@ if(TARGET ejk)
   install(TARGETS ejk RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+# Tuned configs of named devices, found beside the library (ejkernel/core/installation.h): here and where it is built.
+file(GLOB tables CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tables/*.ejk)
+install(FILES ${tables} DESTINATION ${CMAKE_INSTALL_DATADIR}/ejkernel/tables)
+file(COPY ${tables} DESTINATION ${PROJECT_BINARY_DIR}/share/ejkernel/tables)
+
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ejkernel)
 install(EXPORT ejkernelTargets NAMESPACE ejkernel:: DESTINATION ${package_folder})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ejkernelConfig.cmake.in ejkernelConfig.cmake

@@ -5,6 +5,8 @@ add_library(ejkernel_flags INTERFACE)
 target_compile_features(ejkernel_flags INTERFACE cxx_std_20)
 # No contraction: a*b+c means the same on every instruction set and compiler; kernels ask for fused steps by name.
 target_compile_options(ejkernel_flags INTERFACE -ffp-contract=off)
+# Files are called by their paths in the tree, wherever that lies.
+target_compile_options(ejkernel_flags INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 warns of overflows in byte loops that it vectorised itself, where there are none.
   target_compile_options(ejkernel_flags INTERFACE -Wno-stringop-overflow)

@@ -185,6 +185,34 @@ TEST_F(CacheTool, without_a_command_says_which_there_are) {
   EXPECT_THAT(cache({"lst"}).err, HasSubstr("did you mean list?"));
 }
 
+TEST_F(CacheTool, exports_configs_alone_where_asked) {
+  Store(root).put(key("config of cpu@1 for a problem"), {.value = "{}", .provenance = ""});
+  EXPECT_EQ(json_of(cache({"export", archive, "--configs", "--json"}))["records"], 1);
+  EXPECT_EQ(json_of(cache({"list", "--root", archive, "--json"}))["records"][0]["key"],
+            "config of cpu@1 for a problem");
+}
+
+TEST_F(CacheTool, tables_that_the_library_ships_are_whole_and_found) {
+  int64_t shipped = 0;
+  for (const auto& table : fs::directory_iterator(kSourceFolder / "tables")) {
+    if (table.path().extension() != ".ejk") continue;
+    ++shipped;
+    const fs::path copy = kBinaryFolder / "share/ejkernel/tables" / table.path().filename();
+    EXPECT_EQ(read_text(copy), read_text(table.path())) << "configure again";
+    const Json records = json_of(cache({"list", "--root", copy, "--json"}))["records"];
+    EXPECT_GT(records.size(), 0u);
+    for (const Json& record : records) {
+      EXPECT_EQ(record["state"], "good");
+      EXPECT_THAT(record["key"].get<std::string>(), ::testing::StartsWith("config of "));
+    }
+  }
+  EXPECT_GT(shipped, 0);
+  const ProcessResult doctor =
+      run_process({"env", "-u", "EJKERNEL_CONFIG_PATH", EJK_BINARY_DIR "/bin/ejk", "doctor", "--seconds", "0"},
+                  {"EJKERNEL_CACHE_DIR=" + other});
+  EXPECT_THAT(doctor.out, HasSubstr("ok    config path  " + std::to_string(shipped) + " shipped with the library\n"));
+}
+
 /// What a process finds through EJKERNEL_CONFIG_PATH: `ejk doctor` looks at the places.
 TEST_F(CacheTool, doctor_names_places_that_are_not_used) {
   const auto doctor = [&](const std::string& path) {

@@ -14,6 +14,7 @@ namespace {
 // The programs that tests start inherit these: they are not about tuning, and what the user keeps is no business of
 // theirs. Before main, so before anything reads it.
 [[maybe_unused]] const int kPolicy = ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", /*overwrite=*/0);
+[[maybe_unused]] const int kNoTables = ::setenv("EJKERNEL_CONFIG_PATH", "none", /*overwrite=*/0);
 [[maybe_unused]] const int kStore = ::setenv("EJKERNEL_CACHE_DIR", EJK_BINARY_DIR "/store", /*overwrite=*/1);
 
 bool is_installed(const std::string& program) { return run_process({program, "--version"}).exit_code == 0; }

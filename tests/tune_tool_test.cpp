@@ -63,6 +63,35 @@ TEST_F(TuneTool, verifying_checks_every_candidate_and_keeps_nothing) {
   EXPECT_EQ(tier_4(), "miss");
 }
 
+TEST_F(TuneTool, tries_candidates_in_a_process_of_their_own_where_asked) {
+  const ProcessResult tuned = tune({"--own-process", "--json"});
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+  const Json report = Json::parse(tuned.out);
+  EXPECT_EQ(report["kernel"], "cpu");
+  EXPECT_GT(report["candidates"][0]["seconds"], 0);
+  for (const Json& candidate : report["candidates"])
+    EXPECT_THAT(candidate.value("rejected", "not tried: "), ::testing::StartsWith("not tried: ")) << candidate;
+}
+
+TEST_F(TuneTool, that_process_is_no_command) {
+  const ProcessResult alone = run({"tune", "--worker"});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("is what the library starts"));
+}
+
+TEST_F(TuneTool, begins_where_a_near_problem_ended) {
+  const auto key_of = [&](const std::string& q_len) {
+    const ProcessResult tuned = run({"tune", "flash_attention", "--q_len", q_len, "--seconds", "2", "--json"});
+    EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+    return Json::parse(tuned.out);
+  };
+  const Json first = key_of("64"), second = key_of("128");
+  EXPECT_FALSE(first.contains("transferred_from"));
+  EXPECT_EQ(second.contains("transferred_from"), first["faster"] == true);
+  if (second.contains("transferred_from"))
+    EXPECT_THAT(second["transferred_from"].get<std::string>(), HasSubstr("q_len<=64"));
+}
+
 TEST_F(TuneTool, a_kernel_with_one_config_is_said_so) {
   EXPECT_EQ(run({"tune", "mean_pooling", "--num_tokens", "32"}).out, "mean_pooling  kernel cpu has one config\n");
 }

@@ -24,8 +24,8 @@ EJK_API void free_host(void* block) noexcept;
 EJK_API void* allocate_device(Device device, size_t bytes, void* stream);
 /// Releases it after what is on `stream` so far, which must still exist; null is fine.
 EJK_API void free_device(Device device, void* block, void* stream) noexcept;
-/// Zeroes device memory, in the order of `stream`.
-EJK_API void zero_device(Device device, void* block, size_t bytes, void* stream);
+/// Sets every byte of device memory, in the order of `stream`.
+EJK_API void fill_device(Device device, void* block, uint8_t byte, size_t bytes, void* stream);
 
 /// What EJKERNEL_DEBUG switches on.
 struct AllocationDebug {

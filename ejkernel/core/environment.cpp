@@ -119,7 +119,7 @@ void parse_plugins(const Variable& self, std::string_view value, Values& into) {
   into.plugins = absolute_paths(self, value);
 }
 void parse_config_path(const Variable& self, std::string_view value, Values& into) {
-  into.config_path = absolute_paths(self, value);
+  into.config_path = value == "none" ? std::vector<std::string>() : absolute_paths(self, value);
 }
 void parse_cache_quota_mb(const Variable& self, std::string_view value, Values& into) {
   parse_integer(self, value, int64_t{0}, kMaxQuotaMb, into.cache_quota_mb);
@@ -163,7 +163,8 @@ constexpr std::array kVariables = {
     Variable{"EJKERNEL_CACHE_QUOTA_MB", "an integer from 0 to 1048576", "2048",
              "MiB that the store may take, above which the least recently used records go; 0: no limit",
              parse_cache_quota_mb},
-    Variable{"EJKERNEL_CONFIG_PATH", "a colon-separated list of absolute paths", "none",
+    Variable{"EJKERNEL_CONFIG_PATH", "none, or a colon-separated list of absolute paths",
+             "the tables that the library ships",
              "folders of the store's form and archives that `ejk cache export` made, read in this order for what the "
              "store does not hold; trusted as the store is",
              parse_config_path},

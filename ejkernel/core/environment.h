@@ -28,13 +28,14 @@ struct Values {
   AllocationDebug debug = {};
   bool sync = false;  ///< a call waits for its device before it returns; calls on host tensors always do
   AutotunePolicy autotune_policy = AutotunePolicy::autotune;
-  double autotune_budget_seconds = 2;         ///< for one problem
-  double autotune_total_seconds = 60;         ///< for the process
-  std::vector<std::string> plugins = {};      ///< absolute paths, in order
-  std::string cache_dir = {};                 ///< the store's folder; empty: the user's cache folder
-  int64_t cache_quota_mb = 2048;              ///< of the store, in MiB; 0: no limit
-  std::vector<std::string> config_path = {};  ///< absolute paths of more stores and archives, in order
-  std::string nvrtc = {};                     ///< path of the CUDA compiler's library; empty: look for it
+  double autotune_budget_seconds = 2;     ///< for one problem
+  double autotune_total_seconds = 60;     ///< for the process
+  std::vector<std::string> plugins = {};  ///< absolute paths, in order
+  std::string cache_dir = {};             ///< the store's folder; empty: the user's cache folder
+  int64_t cache_quota_mb = 2048;          ///< of the store, in MiB; 0: no limit
+  /// Absolute paths of more stores and archives, in order; absent: the tables that the library ships.
+  std::optional<std::vector<std::string>> config_path = {};
+  std::string nvrtc = {};  ///< path of the CUDA compiler's library; empty: look for it
 };
 
 /// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is
@@ -51,7 +52,7 @@ inline double autotune_total_seconds() { return values().autotune_total_seconds;
 inline const std::vector<std::string>& plugins() { return values().plugins; }
 inline const std::string& cache_dir() { return values().cache_dir; }
 inline int64_t cache_quota_mb() { return values().cache_quota_mb; }
-inline const std::vector<std::string>& config_path() { return values().config_path; }
+inline const std::optional<std::vector<std::string>>& config_path() { return values().config_path; }
 inline const std::string& nvrtc() { return values().nvrtc; }
 
 /// Reads it again: for tests. References to the old one stay valid.

@@ -61,6 +61,8 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_EQ(parsed({{"EJKERNEL_CACHE_DIR", "/var/cache/ejkernel"}}).cache_dir, "/var/cache/ejkernel");
   EXPECT_EQ(parsed({{"EJKERNEL_CACHE_QUOTA_MB", "0"}}).cache_quota_mb, 0);
   EXPECT_EQ(parsed({{"EJKERNEL_CACHE_QUOTA_MB", "1048576"}}).cache_quota_mb, 1048576);
+  EXPECT_EQ(parsed({}).config_path, std::nullopt);
+  EXPECT_EQ(parsed({{"EJKERNEL_CONFIG_PATH", "none"}}).config_path, std::vector<std::string>());
   EXPECT_EQ(parsed({{"EJKERNEL_CONFIG_PATH", "/a/tables:/b.ejk"}}).config_path,
             (std::vector<std::string>{"/a/tables", "/b.ejk"}));
   EXPECT_EQ(parsed({{"EJKERNEL_NVRTC", "/a/libnvrtc.so.13"}}).nvrtc, "/a/libnvrtc.so.13");

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,15 @@ namespace ejk {
 struct Work {
   double flops = 0;
   double bytes = 0;
+};
+
+/// What a config makes of a problem, by counting: the tuner leaves out what cannot be near the best.
+struct Cost {
+  double tasks = 1;       ///< that the device's units (threads, multiprocessors) work through, one at a time each
+  double task_flops = 0;  ///< of one, what it computes in vain included
+  double bytes = 0;       ///< that cross memory
+  DType arithmetic = DType::f32;  ///< of what is multiplied
+  int64_t shared_bytes = 0;       ///< of a block on a GPU
 };
 
 /// Bytes of the tensors that are given.
@@ -170,6 +180,8 @@ struct KernelInfo {
   /// Whether this machine can run a config of legal values; null where it can run all. A reason is a fact about the
   /// machine.
   Support (*runs_here)(const ConfigBlock&, const DeviceProperties&) = nullptr;
+  /// What a config costs; null for a kernel that does not say.
+  Cost (*cost)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   size_t (*workspace_bytes)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   void (*run)(const CallView&, const ConfigBlock&, const RunContext&) = nullptr;
   /// Loads what `run` launches; null without such code. Shared by all calls of a problem, so it may depend on what the
@@ -177,6 +189,7 @@ struct KernelInfo {
   std::shared_ptr<const void> (*prepare)(const CallView&, const ConfigBlock&, const DeviceProperties&) = nullptr;
   /// Declared fields of a kernel that comes from outside (plug-in, Python); validate_signatures compares them.
   std::vector<std::string> signature = {};
+  std::string_view file = {};  ///< that it was made in, as the compiler calls it
 };
 
 /// For kernels without anything to choose.
@@ -225,12 +238,13 @@ template <class K>
 using ConfigOf = typename operation_detail::ConfigOf<K>::Type;
 
 /// A kernel is a struct of static functions:
-///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [runs_here],
+///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [runs_here], [cost],
 ///   [workspace_bytes], [prepare], run.
 template <class Op, class K>
-KernelInfo make_kernel() {
+KernelInfo make_kernel(std::source_location where = std::source_location::current()) {
   using Config = ConfigOf<K>;
   KernelInfo info;
+  info.file = where.file_name();
   info.name = std::string(K::kName);
   info.platform = K::kPlatform;
   info.backend = operation_detail::backend_of<K>();
@@ -263,6 +277,10 @@ KernelInfo make_kernel() {
   if constexpr (requires { &K::runs_here; })
     info.runs_here = [](const ConfigBlock& config, const DeviceProperties& device) {
       return K::runs_here(config.as<Config>(), device);
+    };
+  if constexpr (requires { &K::cost; })
+    info.cost = [](const CallView& view, const ConfigBlock& config, const DeviceProperties& device) {
+      return K::cost(typed<Op>(view), config.as<Config>(), device);
     };
   info.workspace_bytes = []([[maybe_unused]] const CallView& view, [[maybe_unused]] const ConfigBlock& config,
                             [[maybe_unused]] const DeviceProperties& device) -> size_t {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ejkernel/core/environment.h"
+#include "ejkernel/core/installation.h"
 #include "ejkernel/core/log.h"
 #include "ejkernel/core/store_archive.h"
 #include "ejkernel/core/store_folder_internal.h"
@@ -153,8 +154,8 @@ const Store& store() {
   if (now != nullptr) return *now;
   const std::lock_guard lock(choosing_store);
   if (current_store.load() == nullptr)
-    choose_store(default_root(),
-                 {.quota_bytes = environment::cache_quota_mb() << 20, .read_only = environment::config_path()});
+    choose_store(default_root(), {.quota_bytes = environment::cache_quota_mb() << 20,
+                                  .read_only = environment::config_path().value_or(shipped_tables())});
   return *current_store.load();
 }
 

@@ -209,7 +209,7 @@ Array Array::zeros(DType dtype, const Shape& shape, Device device, void* stream)
   if (device.kind == DeviceKind::cpu)
     std::memset(array.data(), 0, bytes);
   else
-    zero_device(device, array.data(), bytes, stream);
+    fill_device(device, array.data(), 0, bytes, stream);
   return array;
 }
 

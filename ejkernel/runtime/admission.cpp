@@ -8,11 +8,12 @@
 #include <exception>
 
 #include "ejkernel/core/allocator.h"
+#include "ejkernel/runtime/devices.h"
 
 namespace ejk {
 namespace {
 
-constexpr std::byte kPattern{0xa5};
+constexpr uint8_t kPattern = 0xa5;
 
 /// Calls f(read), where read(data, n) is element n of contiguous memory of that dtype: inline for those that outputs
 /// usually have, since there may be many.
@@ -56,24 +57,32 @@ int64_t first_difference(const Tensor& got, const Tensor& wanted, double slack) 
 
 }  // namespace
 
-GuardedMemory::GuardedMemory(size_t bytes)
-    : memory_(DType::u8, {static_cast<int64_t>(bytes + 2 * kBand)}), size_(bytes) {
+GuardedMemory::GuardedMemory(size_t bytes, Device device)
+    : memory_(DType::u8, {static_cast<int64_t>(bytes + 2 * kBand)}, device), size_(bytes) {
   poison();
 }
 
 void GuardedMemory::poison() const {
-  std::memset(data() - kBand, static_cast<int>(kPattern), kBand);
-  std::memset(data(), 0xff, size_);
-  std::memset(data() + size_, static_cast<int>(kPattern), kBand);
+  const auto fill = [&](std::byte* from, uint8_t byte, size_t bytes) {
+    if (memory_.view().device.kind == DeviceKind::cpu)
+      std::memset(from, byte, bytes);
+    else
+      fill_device(memory_.view().device, from, byte, bytes, nullptr);
+  };
+  fill(data() - kBand, kPattern, kBand);
+  fill(data(), 0xff, size_);
+  fill(data() + size_, kPattern, kBand);
 }
 
-bool GuardedMemory::is_intact() const {
-  const auto is_pattern = [](std::byte b) { return b == kPattern; };
-  return std::all_of(data() - kBand, data(), is_pattern) &&
-         std::all_of(data() + size_, data() + size_ + kBand, is_pattern);
+bool GuardedMemory::is_band(const std::byte* from) const {
+  const Array band = to_host(Tensor(const_cast<std::byte*>(from), DType::u8, {kBand}, memory_.view().device));
+  return std::all_of(band.as<uint8_t>(), band.as<uint8_t>() + kBand, [](uint8_t byte) { return byte == kPattern; });
 }
 
-Proving::Proving(const Plan& plan, std::span<const Tensor> inputs) : inputs_(inputs), coarsest_(DType::f64) {
+bool GuardedMemory::is_intact() const { return is_band(data() - kBand) && is_band(data() + size_); }
+
+Proving::Proving(const Plan& plan, std::span<const Tensor> inputs)
+    : inputs_(inputs), device_(plan.device()), coarsest_(DType::f64) {
   for (const Tensor& input : inputs)
     if (input.present() && is_float(input.dtype) && unit_roundoff(input.dtype) > unit_roundoff(coarsest_))
       coarsest_ = input.dtype;
@@ -82,8 +91,8 @@ Proving::Proving(const Plan& plan, std::span<const Tensor> inputs) : inputs_(inp
       outputs_.emplace_back();
       continue;
     }
-    memory_.emplace_back(static_cast<size_t>(num_bytes(spec.dtype, spec.shape)));
-    outputs_.emplace_back(memory_.back().data(), spec.dtype, spec.shape);
+    memory_.emplace_back(static_cast<size_t>(num_bytes(spec.dtype, spec.shape)), device_);
+    outputs_.emplace_back(memory_.back().data(), spec.dtype, spec.shape, device_);
   }
 }
 
@@ -91,7 +100,7 @@ std::span<std::byte> Proving::workspace_for(const Plan& plan) {
   const size_t bytes = plan.workspace_bytes();
   if (workspace_.empty() || workspace_.back().size() < bytes) {
     workspace_.clear();
-    workspace_.emplace_back(bytes);
+    workspace_.emplace_back(bytes, device_);
   }
   // At the end of the memory, so that the band begins where this plan's share ends.
   const GuardedMemory& memory = workspace_.back();
@@ -105,6 +114,7 @@ std::string Proving::run(const Plan& plan) {
   workspace_.back().poison();
   try {
     plan.run(inputs_, outputs_, {.workspace = workspace});
+    if (device_.kind != DeviceKind::cpu) fetch();
   } catch (const std::exception& error) {
     return fmt::format("it failed: {}", error.what());
   }
@@ -114,15 +124,23 @@ std::string Proving::run(const Plan& plan) {
   return "";
 }
 
+/// Waits for the run: what failed on the device is thrown here.
+void Proving::fetch() {
+  synchronize(device_);
+  fetched_.clear();
+  for (const Tensor& output : outputs_) fetched_.push_back(to_host(output));
+}
+
 std::vector<Array> Proving::results() const {
   std::vector<Array> copies;
-  for (const Tensor& output : outputs_) copies.push_back(output.present() ? contiguous(output) : Array());
+  for (size_t o = 0; o < outputs_.size(); ++o)
+    copies.push_back(outputs_[o].present() ? contiguous(readable(o)) : Array());
   return copies;
 }
 
 std::string Proving::differs_from(std::span<const Array> expected) const {
   for (size_t o = 0; o < outputs_.size(); ++o) {
-    const Tensor &got = outputs_[o], &wanted = expected[o];
+    const Tensor got = readable(o), wanted = expected[o];
     if (!got.present()) continue;
     const double storage = std::max(unit_roundoff(got.dtype), unit_roundoff(coarsest_));
     const double slack = kStorageRoundoffs * storage + kSumRoundoffs * unit_roundoff(DType::f32);
@@ -135,7 +153,7 @@ std::string Proving::differs_from(std::span<const Array> expected) const {
 
 bool Proving::equals(std::span<const Array> others) const {
   for (size_t o = 0; o < outputs_.size(); ++o) {
-    const Tensor& output = outputs_[o];
+    const Tensor output = readable(o);
     if (!output.present()) continue;
     const auto bytes = static_cast<size_t>(num_bytes(output.dtype, output.shape));
     if (bytes > 0 && std::memcmp(output.data, others[o].data(), bytes) != 0) return false;

@@ -12,11 +12,11 @@
 
 namespace ejk {
 
-/// Host memory between bands of a known pattern. `poison` fills it with 0xff, which is NaN in every floating dtype, and
-/// mends the bands.
+/// Memory of a device between bands of a known pattern. `poison` fills it with 0xff, which is NaN in every floating
+/// dtype, and mends the bands.
 class GuardedMemory {
  public:
-  explicit GuardedMemory(size_t bytes);
+  explicit GuardedMemory(size_t bytes, Device device = {});
   std::byte* data() const { return memory_.as<std::byte>() + kBand; }
   size_t size() const { return size_; }
   void poison() const;
@@ -24,20 +24,21 @@ class GuardedMemory {
 
  private:
   static constexpr size_t kBand = 4096;  // a vector store past the end, or the next row of most tiles
+  bool is_band(const std::byte* from) const;
   Array memory_;
   size_t size_;
 };
 
-/// Runs plans of one call into guarded memory. Not for several threads at a time.
+/// Runs plans of one call into guarded memory of the call's device. Not for several threads at a time.
 class Proving {
  public:
-  /// `plan` is any plan of the call: plans of all kernels and configs have the same outputs.
+  /// `plan` is any plan of the call: plans of all kernels and configs have the same outputs. `inputs` have data there.
   Proving(const Plan& plan, std::span<const Tensor> inputs);
 
-  /// Runs it with outputs and workspace poisoned. Why it must not be used: it failed, or it wrote outside; empty when
-  /// neither.
+  /// Runs it to its end with outputs and workspace poisoned. Why it must not be used: it failed, or it wrote outside;
+  /// empty when neither.
   std::string run(const Plan& plan);
-  /// What the last run left, to compare others with.
+  /// What the last run left, in host memory, to compare others with.
   std::vector<Array> results() const;
   /// Where the last run's results are too far from these for the dtypes at hand; empty: nowhere.
   std::string differs_from(std::span<const Array> expected) const;
@@ -49,9 +50,15 @@ class Proving {
   std::span<std::byte> workspace_for(const Plan& plan);
 
  private:
+  void fetch();
+  /// The output where this process can read it.
+  Tensor readable(size_t output) const { return fetched_.empty() ? outputs_[output] : Tensor(fetched_[output]); }
+
   std::span<const Tensor> inputs_;
+  Device device_;
   std::vector<GuardedMemory> memory_;
   std::vector<Tensor> outputs_;
+  std::vector<Array> fetched_;            ///< of a GPU: the last run's outputs, in host memory
   std::vector<GuardedMemory> workspace_;  ///< the largest asked for so far, or none
   DType coarsest_;                        ///< of the inputs: what results were rounded to on the way
 };

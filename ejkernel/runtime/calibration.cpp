@@ -1,12 +1,21 @@
 #include "ejkernel/runtime/calibration.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "ejkernel/core/store.h"
 #include "ejkernel/core/tensor.h"
+#include "ejkernel/core/version.h"
 #include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/peak.h"
@@ -111,6 +120,51 @@ Peaks measure_gpu(const DeviceProperties& properties, double seconds) {
   return peaks;
 }
 
+// ---- what is known ----
+
+std::mutex known_mutex;
+/// By fingerprint.
+std::map<std::string, Peaks>& known() {
+  static auto* all = new std::map<std::string, Peaks>;  // never destroyed: calls may come while the process exits
+  return *all;
+}
+
+RecordKey record_key(Device device) {
+  return {.environment = device_fingerprint(device), .group = "calibration", .text = "peaks, revision 1"};
+}
+
+std::string to_json(const Peaks& peaks) {
+  return nlohmann::ordered_json{{"flops_per_second", peaks.flops_per_second},
+                                {"bf16_flops_per_second", peaks.bf16_flops_per_second},
+                                {"bytes_per_second", peaks.bytes_per_second},
+                                {"num_threads", peaks.num_threads},
+                                {"f16_as_bf16", peaks.f16_as_bf16}}
+      .dump();
+}
+
+/// nullopt for what `to_json` did not write.
+std::optional<Peaks> peaks_from_json(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto rate = [&](const char* name) {
+    const bool is_there = json.is_object() && json.contains(name) && json[name].is_number();
+    return is_there ? json[name].get<double>() : -1;
+  };
+  const Peaks peaks{.flops_per_second = rate("flops_per_second"),
+                    .bf16_flops_per_second = rate("bf16_flops_per_second"),
+                    .bytes_per_second = rate("bytes_per_second"),
+                    .num_threads = static_cast<int>(rate("num_threads")),
+                    .f16_as_bf16 = json.is_object() && json.value("f16_as_bf16", nlohmann::json()) == true};
+  const bool is_whole = peaks.flops_per_second > 0 && peaks.bf16_flops_per_second >= 0 && peaks.bytes_per_second > 0 &&
+                        peaks.num_threads > 0;
+  return is_whole ? std::optional(peaks) : std::nullopt;
+}
+
+void raise(Peaks& peaks, const Peaks& other) {
+  peaks.flops_per_second = std::max(peaks.flops_per_second, other.flops_per_second);
+  peaks.bf16_flops_per_second = std::max(peaks.bf16_flops_per_second, other.bf16_flops_per_second);
+  peaks.bytes_per_second = std::max(peaks.bytes_per_second, other.bytes_per_second);
+}
+
 }  // namespace
 
 Peaks measure_peaks(Device device, double seconds) {
@@ -124,6 +178,39 @@ Peaks measure_peaks(Device device, double seconds) {
           std::max(peaks.bf16_flops_per_second, arithmetic_rate(peaks.num_threads, seconds / 3, bf16_step));
   peaks.bytes_per_second = read_rate(properties.cache_bytes, seconds / 3);
   return peaks;
+}
+
+Peaks known_peaks(Device device) {
+  const std::string& fingerprint = device_fingerprint(device);
+  {
+    const std::lock_guard lock(known_mutex);
+    if (const auto there = known().find(fingerprint); there != known().end()) return there->second;
+  }
+  if (const std::optional<Record> record = store().find(record_key(device)))
+    if (const std::optional<Peaks> peaks = peaks_from_json(record->value)) {
+      const std::lock_guard lock(known_mutex);
+      return known().insert_or_assign(fingerprint, *peaks).first->second;
+    }
+  keep_peaks(device, measure_peaks(device, 0.3));
+  return known_peaks(device);
+}
+
+void keep_peaks(Device device, const Peaks& peaks) {
+  Peaks best = peaks;
+  const RecordKey key = record_key(device);
+  const std::optional<Record> record = store().find(key);
+  if (const std::optional<Peaks> before = record ? peaks_from_json(record->value) : std::nullopt) raise(best, *before);
+  {
+    const std::lock_guard lock(known_mutex);
+    const auto [there, is_new] = known().try_emplace(device_fingerprint(device), best);
+    if (!is_new) raise(best, there->second), there->second = best;
+  }
+  store().put(key, {.value = to_json(best), .provenance = fmt::format("measured by ejkernel {}", kVersion)});
+}
+
+void forget_peaks() {
+  const std::lock_guard lock(known_mutex);
+  known().clear();
 }
 
 double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes) {

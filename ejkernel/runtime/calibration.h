@@ -30,6 +30,14 @@ struct Peaks {
 /// only ever slows. Unsupported for a device that this process has not.
 EJK_API Peaks measure_peaks(Device device = {}, double seconds = 0.6);
 
+/// The device's peaks as this process or an earlier one measured them (the store keeps them, docs/cache.md); measured
+/// now where none did, in 0.3 s. Unsupported for a device that this process has not.
+EJK_API Peaks known_peaks(Device device = {});
+/// Remembers peaks for `known_peaks`, here and in the store. Each rate only ever rises: noise only ever slows.
+EJK_API void keep_peaks(Device device, const Peaks& peaks);
+/// Forgets what this process knows; the store does not.
+EJK_API void forget_peaks();
+
 /// The least time that work of this size on numbers of this dtype can take: the larger of arithmetic and memory traffic
 /// (the roofline). A rate of 0 is not known and bounds nothing.
 EJK_API double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes);

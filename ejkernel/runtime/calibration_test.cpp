@@ -5,9 +5,12 @@
 #include <vector>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/store.h"
 #include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/peak.h"
+#include "ejkernel/runtime/devices.h"
+#include "ejkernel/testing/temporary_folder.h"
 
 namespace ejk {
 namespace {
@@ -39,6 +42,55 @@ TEST(Calibration, the_roofline_is_the_slower_of_the_two) {
   peaks.bf16_flops_per_second = 200;
   EXPECT_EQ(roofline_seconds(peaks, DType::bf16, 200, 5), 1);
   EXPECT_EQ(roofline_seconds(peaks, DType::f16, 200, 5), 2);
+}
+
+class KnownPeaks : public ::testing::Test {
+ protected:
+  KnownPeaks() {
+    forget_peaks();
+    use_store(folder_.path().string());
+  }
+  ~KnownPeaks() override {
+    use_store("");
+    forget_peaks();
+  }
+
+ private:
+  const testing::TemporaryFolder folder_;
+};
+
+TEST_F(KnownPeaks, are_measured_once_and_known_to_the_next_process) {
+  const Peaks peaks = known_peaks();
+  EXPECT_GT(peaks.flops_per_second, 0);
+  EXPECT_EQ(known_peaks().flops_per_second, peaks.flops_per_second);
+  forget_peaks();  // as in a process that begins
+  EXPECT_EQ(known_peaks().flops_per_second, peaks.flops_per_second);
+  EXPECT_EQ(known_peaks().bytes_per_second, peaks.bytes_per_second);
+  EXPECT_EQ(known_peaks().num_threads, peaks.num_threads);
+}
+
+TEST_F(KnownPeaks, only_rise) {
+  keep_peaks({}, {.flops_per_second = 100, .bf16_flops_per_second = 20, .bytes_per_second = 10});
+  keep_peaks({}, {.flops_per_second = 50, .bf16_flops_per_second = 30, .bytes_per_second = 5});
+  EXPECT_EQ(known_peaks().flops_per_second, 100);
+  EXPECT_EQ(known_peaks().bf16_flops_per_second, 30);
+  EXPECT_EQ(known_peaks().bytes_per_second, 10);
+  forget_peaks();
+  keep_peaks({}, {.flops_per_second = 60, .bf16_flops_per_second = 0, .bytes_per_second = 20});
+  EXPECT_EQ(known_peaks().flops_per_second, 100) << "the store's count too";
+  EXPECT_EQ(known_peaks().bytes_per_second, 20);
+}
+
+TEST_F(KnownPeaks, that_cannot_be_read_are_measured_anew) {
+  for (const char* text :
+       {"", "no json", "[]", "{}", R"({"flops_per_second": "many"})",
+        R"({"flops_per_second":0,"bf16_flops_per_second":0,"bytes_per_second":1,"num_threads":1})"}) {
+    ASSERT_TRUE(
+        store().put({.environment = device_fingerprint({}), .group = "calibration", .text = "peaks, revision 1"},
+                    {.value = text, .provenance = ""}));
+    forget_peaks();
+    EXPECT_GT(known_peaks().flops_per_second, 1e6) << text;
+  }
 }
 
 TEST(Calibration, operations_are_counted_by_rounds) {

@@ -229,8 +229,9 @@ class Chooser {
     if (trail_ != nullptr) trail_->tiers.push_back({tier, std::move(answer)});
   }
 
-  Choice made(const std::shared_ptr<const KernelInfo>& kernel, const ConfigBlock& config, Tier tier) {
-    note(tier, "hit: " + to_string(*kernel, config));
+  Choice made(const std::shared_ptr<const KernelInfo>& kernel, const ConfigBlock& config, Tier tier,
+              const std::string& how = "") {
+    note(tier, fmt::format("hit: {}{}", to_string(*kernel, config), how.empty() ? "" : fmt::format(" ({})", how)));
     return {
         .operation = request_.operation, .kernel = kernel, .config = config, .tier = tier, .is_for_now = is_for_now_};
   }
@@ -246,7 +247,8 @@ class Chooser {
           return made(kernel, *config, Tier::overlay);
     note(Tier::overlay, fmt::format("miss: {} overlays on this thread, none that serves", overlays.size()));
 
-    if (const auto config = measured_config(*kernel, policy)) return made(kernel, config->block, config->tier);
+    if (const auto config = measured_config(*kernel, policy))
+      return made(kernel, config->block, config->tier, config->how);
 
     if (policy.heuristics) return made(kernel, heuristic(*kernel), Tier::heuristics);
     note(Tier::heuristics, "not allowed by policy");
@@ -260,6 +262,7 @@ class Chooser {
   struct Measured {
     ConfigBlock block;
     Tier tier;
+    std::string how = {};  ///< it came about; empty: nobody says
   };
 
   /// Tiers 3, 4 and 5. Where one of them knows that nothing beats the heuristic's config, those behind it are not
@@ -279,9 +282,10 @@ class Chooser {
       return std::nullopt;
     }
 
-    if (const auto values = find_stored_config(config_record_key(request_, kernel))) {
-      if (values->empty()) return nothing_faster(Tier::store);
-      if (const auto config = from_values(Tier::store, kernel, *values)) return Measured{*config, Tier::store};
+    if (const auto stored = find_stored_config(config_record_key(request_, kernel))) {
+      if (stored->values.empty()) return nothing_faster(Tier::store);
+      if (const auto config = from_values(Tier::store, kernel, stored->values))
+        return Measured{*config, Tier::store, stored->how};
     } else {
       note(Tier::store, "miss");
     }
@@ -312,7 +316,6 @@ class Chooser {
 
   std::string why_not_tuned(const KernelInfo& kernel, const Policy& policy) const {
     if (!policy.autotune) return "not allowed by policy";
-    if (request_.device.kind != DeviceKind::cpu) return "not in this process: `ejk tune` tunes kernels of a GPU";
     const double left = environment::autotune_total_seconds() - tuning_seconds.load();
     if (left <= 0) return "the process's budget is spent";
     const size_t count = kernel.candidates(view_, device_).size();
@@ -329,9 +332,10 @@ class Chooser {
     is_for_now_ = !flight.is_ours();
     if (!flight.is_ours()) return std::nullopt;
     // Whoever had the flight before may have just landed.
-    if (const auto values = find_stored_config(record)) {
-      if (values->empty()) return nothing_faster(Tier::store);
-      if (const auto config = from_values(Tier::store, kernel, *values)) return Measured{*config, Tier::store};
+    if (const auto stored = find_stored_config(record)) {
+      if (stored->values.empty()) return nothing_faster(Tier::store);
+      if (const auto config = from_values(Tier::store, kernel, stored->values))
+        return Measured{*config, Tier::store, stored->how};
     }
     const TimeSpentTuning spent;
     const PlanOptions own{

@@ -2,14 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <ctime>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "ejkernel/core/dims.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/json.h"
+#include "ejkernel/runtime/kernel_sources.h"
 #include "ejkernel/runtime/problem.h"
 
 namespace ejk {
@@ -25,6 +31,81 @@ std::string now_utc() {
                      parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
+std::optional<ConfigValues> parsed(const std::string& group, const Record& record) try {
+  return config_values_from_json(group, record.value);
+} catch (const InvalidArgument&) {
+  return std::nullopt;
+}
+
+/// What `put_stored_config` wrote about a config, in a line. Whoever made the record may have written anything.
+std::string told(const std::string& provenance) try {
+  const Json json = Json::parse(provenance);
+  const double took = json.at("microseconds"), before = json.at("heuristic_microseconds");
+  const auto how = json.at("how").get<std::string>(), when = json.at("when").get<std::string>();
+  const auto is_sound = [](char c) { return c >= ' ' && c <= '~'; };
+  if (how.size() + when.size() > 64 || !std::all_of(how.begin(), how.end(), is_sound) ||
+      !std::all_of(when.begin(), when.end(), is_sound))
+    return "";
+  return fmt::format("{} {}: {:.4g} us, {:.3f} of the heuristic's time", how, when, took, took / before);
+} catch (const Json::exception&) {
+  return "";
+}
+
+// ---- how near two records' keys are ----
+
+constexpr std::string_view kFor = " for ";
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// The text of a record's key without the digest at its end.
+std::string_view without_digest(std::string_view text) { return text.substr(0, text.rfind(" (")); }
+
+/// "q_len<=4096" into name and number; nullopt for a word that names no bucket.
+struct Length {
+  std::string_view name;
+  double value;
+};
+std::optional<Length> length_of(std::string_view word) {
+  const size_t sign = word.find_first_of("<=");
+  if (sign == std::string_view::npos || !is_bucketed(word.substr(0, sign))) return std::nullopt;
+  const std::string_view digits = word.substr(word.find('=') + 1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return Length{word.substr(0, sign), static_cast<double>(std::max<int64_t>(value, 1))};
+}
+
+std::string_view next_word(std::string_view& text, char separator = ' ') {
+  const size_t end = std::min(text.find(separator), text.size());
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return word;
+}
+
+/// Powers of two between their lengths; infinite when anything else differs.
+double distance(std::string_view a, std::string_view b) {
+  double apart = 0;
+  while (!a.empty() || !b.empty()) {
+    const std::string_view x = next_word(a), y = next_word(b);
+    if (x == y) continue;
+    const std::optional<Length> p = length_of(x), q = length_of(y);
+    if (!p || !q || p->name != q->name) return kInfinity;
+    apart += std::abs(std::log2(p->value / q->value));
+  }
+  return apart;
+}
+
+/// Between devices: 0 for the same, 1 for another of its kind and architecture.
+double distance_of_devices(std::string_view a, std::string_view b) {
+  if (a == b) return 0;
+  const std::string_view kind_a = next_word(a, '|'), kind_b = next_word(b, '|');
+  next_word(a, '|'), next_word(b, '|');  // products
+  return kind_a == kind_b && next_word(a, '|') == next_word(b, '|') ? 1 : kInfinity;
+}
+
+double distance(const RecordKey& a, const RecordKey& b) {
+  return distance_of_devices(a.environment, b.environment) + distance(without_digest(a.text), without_digest(b.text));
+}
+
 }  // namespace
 
 RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kernel) {
@@ -33,18 +114,33 @@ RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kern
   const Digest digest = digest_of(problem_key(op, request.inputs, *request.params, *request.checked, device));
   return {.environment = device,
           .group = std::string(op.name),
-          .text = fmt::format("config of {}@{} for {} ({})", kernel.name, kernel.revision,
+          .text = fmt::format("config of {}@{} for {} ({})", kernel.name, revision_of(kernel),
                               problem_text(op, request.inputs, *request.params, *request.checked), to_string(digest))};
 }
 
-std::optional<ConfigValues> find_stored_config(const RecordKey& key) {
+bool is_config_key(const RecordKey& key) { return key.text.starts_with("config of "); }
+
+std::optional<StoredConfig> find_stored_config(const RecordKey& key) {
   const std::optional<Record> record = store().find(key);
-  if (!record) return std::nullopt;
-  try {
-    return config_values_from_json(key.group, record->value);
-  } catch (const InvalidArgument&) {
-    return std::nullopt;
-  }
+  const std::optional<ConfigValues> values = record ? parsed(key.group, *record) : std::nullopt;
+  if (!values) return std::nullopt;
+  return StoredConfig{*values, told(record->provenance)};
+}
+
+std::optional<NearConfig> find_near_config(const RecordKey& key) {
+  std::optional<NearConfig> nearest;
+  double least = std::log2(kNearFactor);
+  store().for_each([&](const StoredRecord& there) {
+    if (there.state != RecordState::good || there.key.group != key.group || there.key == key) return;
+    const double apart = distance(there.key, key);
+    if (apart > least || (nearest && apart == least)) return;
+    const std::optional<ConfigValues> values = parsed(there.key.group, there.record);
+    if (!values || values->empty()) return;
+    least = apart;
+    const std::string problem(without_digest(there.key.text));
+    nearest = {*values, problem.substr(std::min(problem.size(), problem.find(kFor) + kFor.size()))};
+  });
+  return nearest;
 }
 
 bool put_stored_config(const RecordKey& key, const ConfigValues& values, const ConfigProvenance& provenance) {

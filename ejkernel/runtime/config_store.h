@@ -11,9 +11,12 @@
 
 namespace ejk {
 
-/// Where a kernel's config for a problem is kept. The key is the problem as text, its digest, the kernel and the
-/// kernel's revision: a change of any is a miss.
+/// Where a kernel's config for a problem is kept. The key is the problem as text, its digest, the kernel and its
+/// revision with the digest of its sources (kernel_sources.h): a change of any is a miss.
 RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kernel);
+
+/// Whether a record's key is such a one.
+EJK_API bool is_config_key(const RecordKey& key);
 
 /// How a config came about; kept beside it and shown by tools.
 struct ConfigProvenance {
@@ -26,9 +29,23 @@ struct ConfigProvenance {
   double search_seconds = 0;
 };
 
-/// The values of a stored config; nullopt: there is none, or what is there cannot be read as one. Legality is the
-/// caller's to check.
-std::optional<ConfigValues> find_stored_config(const RecordKey& key);
+struct StoredConfig {
+  ConfigValues values;  ///< empty: it was measured that nothing beats the heuristic's config
+  std::string how;  ///< for people: "tuned 2026-11-22T10:00:00Z: 81.2 us, 0.931 of the heuristic's time"; may be empty
+};
+/// nullopt: there is none, or what is there cannot be read as one. Legality is the caller's to check.
+std::optional<StoredConfig> find_stored_config(const RecordKey& key);
+/// What was found for another problem of the same kernel.
+struct NearConfig {
+  ConfigValues values;
+  std::string problem;  ///< as problem_text has it
+};
+/// That of the nearest problem in the store's own folder: equal but for lengths and counts, which may differ by a
+/// factor of kNearFactor all in all, on this device or on another one of its architecture (which counts like a factor
+/// of 2). nullopt: none is near, or nothing beat the heuristic there.
+std::optional<NearConfig> find_near_config(const RecordKey& key);
+inline constexpr double kNearFactor = 16;
+
 /// False when it could not be kept: the store never fails a call.
 bool put_stored_config(const RecordKey& key, const ConfigValues& values, const ConfigProvenance& provenance);
 

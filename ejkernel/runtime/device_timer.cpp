@@ -46,7 +46,7 @@ class DeviceSampler {
   double one_by_one() {
     for (int64_t n = 0; n < runs_; ++n) {
       const Pair& pair = pairs_[static_cast<size_t>(n)];
-      zero_device(device_, eviction_.data(), static_cast<size_t>(eviction_.num_elements()), stream_);
+      fill_device(device_, eviction_.data(), 0, static_cast<size_t>(eviction_.num_elements()), stream_);
       pair.begin->record(stream_);
       run_(next_++, stream_);
       pair.end->record(stream_);

@@ -95,6 +95,19 @@ Array to_host(const Tensor& tensor, void* stream) {
   return contiguous(Tensor(origin, tensor.dtype, tensor.shape, tensor.strides));
 }
 
+Copy copy_to(Device device, const Tensor& tensor) {
+  Copy copy{.tensor = tensor, .memory = {}};
+  if (!tensor.present()) return copy;
+  const auto [first, last] = element_range(tensor);
+  const int64_t size = std::max(1, bits(tensor.dtype) / 8);
+  const Tensor bytes(tensor.as<char>() + first * size, DType::u8, {(last - first) * size}, tensor.device);
+  copy.memory = to_host(bytes);
+  if (device.kind != DeviceKind::cpu) copy.memory = to_device(copy.memory, device);
+  copy.tensor.device = device;
+  copy.tensor.data = copy.memory.as<char>() - first * size;
+  return copy;
+}
+
 void synchronize(Device device, void* stream) {
   if (device.kind == DeviceKind::cuda) cuda::synchronize(device, stream);
 }

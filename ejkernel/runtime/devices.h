@@ -19,6 +19,13 @@ EJK_API int num_cuda_devices() noexcept;
 EJK_API Array to_device(const Tensor& host, Device device, void* stream = nullptr);
 EJK_API Array to_host(const Tensor& tensor, void* stream = nullptr);
 
+/// The same elements with the same strides, gaps included, in memory of their own on a device: `tensor` views `memory`.
+struct Copy {
+  Tensor tensor;
+  Array memory;
+};
+EJK_API Copy copy_to(Device device, const Tensor& tensor);
+
 /// Waits for everything on the stream (null: the default stream) of a device; the host's work is always done.
 EJK_API void synchronize(Device device, void* stream = nullptr);
 

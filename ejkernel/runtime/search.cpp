@@ -21,8 +21,9 @@ bool are_neighbours(const ConfigBlock& a, const ConfigBlock& b, std::span<const 
 
 class Search {
  public:
-  Search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed, TuningLab& lab)
-      : candidates_(candidates), fields_(fields), random_(seed), lab_(lab) {
+  Search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed, TuningLab& lab,
+         size_t also)
+      : candidates_(candidates), fields_(fields), random_(seed), lab_(lab), also_(also) {
     result_.trials.resize(candidates.size());
   }
 
@@ -42,11 +43,13 @@ class Search {
   }
 
  private:
-  /// All of a small space; else every n-th.
+  /// All of a small space; else every n-th. What to start from is the second to be tried.
   std::vector<size_t> selection() const {
-    std::vector<size_t> field;
+    std::vector<size_t> field = {0};
+    if (also_ != 0) field.push_back(also_);
     const size_t count = std::min(candidates_.size(), kExhaustiveSearch);
-    for (size_t n = 0; n < count; ++n) field.push_back(n * candidates_.size() / count);
+    for (size_t n = 1; n < count; ++n)
+      if (const size_t at = n * candidates_.size() / count; at != also_) field.push_back(at);
     return field;
   }
 
@@ -59,6 +62,8 @@ class Search {
 
   /// Leaves the winner in `best`, which stays what it was when nobody is left.
   void race(std::vector<size_t> field) {
+    for (const size_t n : field)
+      if (!result_.trials[n].tried) lab_.expect(n);
     std::erase_if(field, [&](size_t n) { return !admitted(n); });
     // Without the heuristic's config nothing can be said to be faster than it.
     if (!result_.trials[0].rejected.empty()) return;
@@ -108,6 +113,7 @@ class Search {
   std::span<const ConfigField> fields_;
   std::minstd_rand random_;
   TuningLab& lab_;
+  size_t also_;
   SearchResult result_;
 };
 
@@ -122,8 +128,8 @@ double Trial::median() const {
 }
 
 SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
-                    TuningLab& lab) {
-  return Search(candidates, fields, seed, lab).run();
+                    TuningLab& lab, size_t also) {
+  return Search(candidates, fields, seed, lab, also).run();
 }
 
 }  // namespace ejk

@@ -23,11 +23,17 @@ namespace ejk {
 class TuningLab {
  public:
   virtual ~TuningLab() = default;
+  /// Why nothing can be tried here at all; empty when it can. Asked once, before anything else.
+  virtual std::string begin() { return ""; }
+  /// The candidate will be asked about soon: what can be made ready beside other work, such as its code, may be.
+  virtual void expect(size_t /*candidate*/) {}
   /// Why the candidate must not be timed: empty when it may. Asked once for each.
   virtual std::string admit(size_t candidate) = 0;
   /// Seconds of one run; negative when the candidate failed, and then it is out.
   virtual double sample(size_t candidate) = 0;
   virtual bool is_out_of_time() = 0;
+  /// Whether a candidate has left this process unfit to try others: a GPU's fault stays with the process.
+  virtual bool is_broken() { return false; }
 };
 
 struct Trial {
@@ -47,8 +53,8 @@ struct SearchResult {
 inline constexpr size_t kExhaustiveSearch = 16;
 
 /// The heuristic's config stands first among `candidates`. It wins when it is out itself: then there is nothing to
-/// compare with.
+/// compare with. `also` is in the first race whatever the selection: the place to start from, if there is one.
 SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
-                    TuningLab& lab);
+                    TuningLab& lab, size_t also = 0);
 
 }  // namespace ejk

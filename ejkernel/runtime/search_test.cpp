@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
@@ -25,7 +26,9 @@ class MadeUpLab : public TuningLab {
   MadeUpLab(std::span<const ConfigBlock> candidates, std::function<double(Shape2)> seconds, double noise = 0)
       : candidates_(candidates), seconds_(std::move(seconds)), noise_(noise) {}
 
+  void expect(size_t candidate) override { expected.push_back(candidate); }
   std::string admit(size_t candidate) override {
+    EXPECT_THAT(expected, ::testing::Contains(candidate)) << "it is told of what comes";
     admitted.push_back(candidate);
     return rejects ? rejects(candidates_[candidate].as<Shape2>()) : "";
   }
@@ -38,7 +41,7 @@ class MadeUpLab : public TuningLab {
   bool is_out_of_time() override { return num_samples >= most_samples; }
 
   std::function<std::string(Shape2)> rejects;
-  std::vector<size_t> admitted;
+  std::vector<size_t> expected, admitted;
   int num_samples = 0, most_samples = 1 << 30;
 
  private:
@@ -101,6 +104,17 @@ TEST(Search, of_a_large_space_a_selection_races_and_then_neighbours_for_as_long_
   EXPECT_LT(lab.admitted.size(), 60u) << "not all of 100";
   std::sort(lab.admitted.begin(), lab.admitted.end());
   EXPECT_EQ(std::adjacent_find(lab.admitted.begin(), lab.admitted.end()), lab.admitted.end()) << "each is asked once";
+}
+
+TEST(Search, where_to_start_is_tried_second_and_leads_to_its_neighbours) {
+  const auto candidates = grid(10, 10);
+  MadeUpLab lab(candidates, valley);
+  const size_t near = 6 * 10 + 8;
+  const SearchResult found = search(candidates, kFields, 1, lab, near);
+  EXPECT_EQ(lab.admitted[0], 0u);
+  EXPECT_EQ(lab.admitted[1], near);
+  EXPECT_EQ(found.best, 6u * 10 + 7);
+  for (const size_t n : lab.admitted) EXPECT_EQ(std::count(lab.admitted.begin(), lab.admitted.end(), n), 1) << n;
 }
 
 TEST(Search, the_same_times_lead_to_the_same_answer) {

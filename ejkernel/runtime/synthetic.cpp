@@ -1,6 +1,7 @@
 #include "ejkernel/runtime/synthetic.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "ejkernel/core/random_internal.h"
@@ -32,6 +33,10 @@ class Filler {
   void run() {
     if (t_.dtype == DType::boolean) return each([&](int64_t) { return random_.uniform() < 0.9 ? 1 : 0; });
     if (t_.dtype == DType::i8) return each([&](int64_t) { return random_.between(-100, 100); });
+    if (name_ == "lse") {  // of the logits that normal queries and keys have
+      const double typical = std::log(static_cast<double>(std::max<int64_t>(length_bound(), 1))) + 0.5;
+      return fill_from_table(t_, random_, [&] { return typical + 0.1 * random_.normal(); });
+    }
     if (is_float(t_.dtype)) {
       const bool scale = name_.ends_with("scale");
       return fill_from_table(t_, random_, [&] { return scale ? 0.5 + random_.uniform() : random_.normal(); });

@@ -10,22 +10,22 @@
 
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
-#include "ejkernel/runtime/admission.h"
+#include "ejkernel/runtime/calibration.h"
+#include "ejkernel/runtime/cost_model.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/search.h"
 #include "ejkernel/runtime/synthetic.h"
+#include "ejkernel/runtime/tuner_program.h"
 #include "ejkernel/runtime/tuner_worker.h"
+#include "ejkernel/runtime/tuning_lab.h"
 
 namespace ejk {
 namespace {
 
-/// The reference checks the heuristic's config where that is at most this much arithmetic: a tenth of a second.
-constexpr double kReferenceFlops = 5e7;
 /// The part of the budget that the last heat, fastest against heuristic, may count on.
 constexpr double kLastHeat = 0.25;
 /// A winner must be faster than the heuristic's config by this at least, at the slow end of the 99 % interval.
 constexpr double kMargin = 0.01;
-constexpr double kSampleSeconds = 100e-6;
 /// Of the winner, after it was timed: what is wrong now and then shows itself.
 constexpr int kFinalChecks = 8;
 
@@ -39,14 +39,22 @@ CallView view_of(const Plan& plan, std::vector<Tensor>& outputs) {
   return {plan.inputs(), &plan.params(), outputs};
 }
 
-bool asks_for_equal_bits(const Plan& plan) {
-  for (const ParamField& field : plan.operation().params)
-    if (field.name == "deterministic") return field.get(plan.params().data()) == ParamValue(true);
-  return false;
-}
+/// A call's inputs in host memory.
+struct HostInputs {
+  std::vector<Tensor> tensors = {};
+  std::vector<Array> memory = {};  ///< of those that were made or fetched
+};
 
-/// For a caller without data of its own.
-SyntheticInputs make_inputs(const Plan& plan, uint64_t seed) {
+/// The caller's own, or made up for one without.
+HostInputs inputs_of(const Plan& plan, std::span<const Tensor> given, uint64_t seed) {
+  HostInputs inputs;
+  for (const Tensor& tensor : given) {
+    const bool is_here = !tensor.present() || tensor.device.kind == DeviceKind::cpu;
+    const Copy copy = is_here ? Copy{tensor, {}} : copy_to({}, tensor);
+    inputs.tensors.push_back(copy.tensor);
+    inputs.memory.push_back(copy.memory);
+  }
+  if (!given.empty()) return inputs;
   double bytes = 0;
   for (const Tensor& input : plan.inputs())
     if (input.present()) bytes += static_cast<double>(num_bytes(input.dtype, input.shape));
@@ -55,95 +63,35 @@ SyntheticInputs make_inputs(const Plan& plan, uint64_t seed) {
         fmt::format("{}: its inputs take {:.0f} MiB, more than a quarter of the memory that is free; pass "
                     "data, or tune a smaller batch",
                     plan.operation().name, bytes / (1 << 20)));
-  return make_synthetic_inputs(plan.operation(), plan.inputs(), plan.params(), seed);
+  SyntheticInputs made = make_synthetic_inputs(plan.operation(), plan.inputs(), plan.params(), seed);
+  return {std::move(made.tensors), std::move(made.memory)};
 }
 
-/// Runs candidates in this process, on host memory.
-class HostLab : public TuningLab {
+/// Where a plan's candidates run: in this process; in a fork of it for a kernel from outside, which nobody here has
+/// tested; for a GPU in a program of its own.
+class Lab {
  public:
-  HostLab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates, double until)
-      : plan_(plan), inputs_(inputs), candidates_(candidates), proving_(plan, inputs), until_(until) {
-    entries_.resize(candidates.size());
-  }
-
-  /// What candidates are compared with: the heuristic's results. Why there are none; empty when there are.
-  std::string prepare_expected() {
-    Entry& entry = entries_[0];
-    if (std::string why = make_plan(0); !why.empty()) return why;
-    if (std::string why = timed_run(entry); !why.empty()) return why;
-    expected_ = proving_.results();
-    if (plan_.work().flops > kReferenceFlops || plan_.kernel().platform == Platform::reference) return "";
-    std::optional<Plan> reference;
-    try {
-      reference = Plan::make(plan_.operation().name, inputs_, plan_.params(), {.platform = Platform::reference});
-    } catch (const Unsupported&) {
-      return "";  // nothing to compare with
+  Lab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates,
+      const TuneOptions& options, double until) {
+    if (options.own_process || plan.device().kind != DeviceKind::cpu) {
+      job_.emplace(plan, inputs, candidates);
+      worker_.emplace([this](int socket) { return job_->start_worker(socket); }, options.patience_seconds, until);
+      return;
     }
-    if (std::string why = proving_.run(*reference); !why.empty()) return "the reference kernel: " + why;
-    return proving_.differs_from(expected_);
+    here_.emplace(plan, inputs, candidates, until);
+    if (!plan.kernel().signature.empty())
+      worker_.emplace([this](int socket) { return fork_worker(*here_, socket); }, options.patience_seconds, until);
   }
-
-  std::string admit(size_t candidate) override {
-    Entry& entry = entries_[candidate];
-    if (std::string why = make_plan(candidate); !why.empty()) return why;
-    if (std::string why = timed_run(entry); !why.empty()) return why;
-    if (std::string why = proving_.differs_from(expected_); !why.empty()) return why;
-    if (!asks_for_equal_bits(plan_)) return "";
-    const std::vector<Array> first = proving_.results();
-    if (std::string why = timed_run(entry); !why.empty()) return why;
-    return proving_.equals(first) ? "" : "two runs of it differ, and the call asks for equal bits";
+  TuningLab& lab() { return worker_ ? static_cast<TuningLab&>(*worker_) : *here_; }
+  std::string begin() {
+    std::string why = here_ ? here_->begin() : "";
+    return why.empty() && worker_ ? worker_->begin() : why;
   }
-
-  double sample(size_t candidate) override {
-    Entry& entry = entries_[candidate];
-    const std::span<std::byte> workspace = proving_.workspace_for(*entry.plan);
-    const double began = now_seconds();
-    try {
-      for (int64_t n = 0; n < entry.runs; ++n) entry.plan->run(inputs_, proving_.outputs(), {.workspace = workspace});
-    } catch (const std::exception&) {
-      return -1;
-    }
-    return (now_seconds() - began) / static_cast<double>(entry.runs);
-  }
-
-  bool is_out_of_time() override { return now_seconds() >= until_; }
 
  private:
-  struct Entry {
-    std::optional<Plan> plan;
-    int64_t runs = 1;  ///< of one sample
-  };
-
-  std::string make_plan(size_t candidate) {
-    Entry& entry = entries_[candidate];
-    PlanOptions options{.platform = plan_.kernel().platform, .kernel = plan_.kernel().name};
-    options.config = config_values(plan_.kernel(), candidates_[candidate]);
-    try {
-      entry.plan = Plan::make(plan_.operation().name, inputs_, plan_.params(), options);
-    } catch (const std::exception& error) {
-      return fmt::format("it cannot be planned: {}", error.what());
-    }
-    const auto needed = static_cast<double>(entry.plan->workspace_bytes());
-    if (needed > free_bytes() / 2)
-      return fmt::format("it needs a workspace of {:.0f} MiB, more than half of what is free", needed / (1 << 20));
-    return "";
-  }
-
-  std::string timed_run(Entry& entry) {
-    const double began = now_seconds();
-    std::string why = proving_.run(*entry.plan);
-    const double seconds = std::max(now_seconds() - began, 1e-9);
-    entry.runs = static_cast<int64_t>(std::ceil(kSampleSeconds / seconds));
-    return why;
-  }
-
-  const Plan& plan_;
-  std::span<const Tensor> inputs_;
-  std::span<const ConfigBlock> candidates_;
-  std::vector<Entry> entries_;
-  Proving proving_;
-  std::vector<Array> expected_;
-  double until_;
+  std::optional<TuningJob> job_;
+  std::optional<PlanLab> here_;
+  std::optional<WorkerLab> worker_;  ///< goes first: it asks the others
 };
 
 /// Counts for `progress`, and tells the log.
@@ -151,6 +99,7 @@ class ReportingLab : public TuningLab {
  public:
   ReportingLab(TuningLab& inside, const Plan& plan, std::span<const ConfigBlock> candidates, const TuneOptions& options)
       : inside_(inside), plan_(plan), candidates_(candidates), options_(options) {}
+  void expect(size_t candidate) override { inside_.expect(candidate); }
   std::string admit(size_t candidate) override {
     std::string why = inside_.admit(candidate);
     if (log_enabled(LogLevel::info) && !why.empty())
@@ -170,9 +119,41 @@ class ReportingLab : public TuningLab {
   size_t done_ = 0;
 };
 
+/// Takes those out that the cost model gives no hope.
+std::vector<CandidateReport> leave_out_hopeless(const Plan& plan, std::vector<ConfigBlock>& candidates) {
+  std::vector<CandidateReport> left_out;
+  const KernelInfo& kernel = plan.kernel();
+  if (kernel.cost == nullptr) return left_out;
+  std::vector<Tensor> outputs;
+  const CallView view = view_of(plan, outputs);
+  const std::vector<std::string> reasons =
+      hopeless(kernel, view, device_properties(plan.device()), known_peaks(plan.device()), candidates);
+  std::vector<ConfigBlock> kept;
+  for (size_t n = 0; n < candidates.size(); ++n)
+    if (reasons[n].empty())
+      kept.push_back(candidates[n]);
+    else
+      left_out.push_back({.config = candidates[n], .rejected = "not tried: " + reasons[n]});
+  candidates = std::move(kept);
+  return left_out;
+}
+
+/// Where the search begins besides the heuristic's config: 0, or the candidate that won for a near problem.
+struct Start {
+  size_t at = 0;
+  std::string problem = {};
+};
+Start start_of(const Plan& plan, std::span<const ConfigBlock> candidates) {
+  const std::optional<NearConfig> near = find_near_config(config_record_key(plan.request(), plan.kernel()));
+  for (size_t n = 1; near && n < candidates.size(); ++n)
+    if (config_values(plan.kernel(), candidates[n]) == near->values) return {n, near->problem};
+  return {};
+}
+
 SearchResult admit_all(size_t count, TuningLab& lab) {
   SearchResult result;
   result.trials.resize(count);
+  for (size_t n = 0; n < count; ++n) lab.expect(n);
   for (size_t n = 0; n < count; ++n) {
     result.trials[n].tried = true;
     result.trials[n].rejected = lab.admit(n);
@@ -265,33 +246,29 @@ bool is_tunable(const Plan& plan) { return tuning_candidates(plan).size() > 1; }
 TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Tensor> given) {
   const std::string_view op = plan.operation().name;
   const KernelInfo& kernel = plan.kernel();
-  if (plan.device().kind != DeviceKind::cpu)
-    throw Unsupported(
-        fmt::format("{}: kernels on {} are not tuned in the process that uses them", op, to_string(plan.device())));
   const double began = now_seconds(), until = began + options.budget_seconds;
-  const std::vector<ConfigBlock> candidates = tuning_candidates(plan);
+  std::vector<ConfigBlock> candidates = tuning_candidates(plan);
   if (candidates.size() < 2)
     throw Unsupported(
         fmt::format("{}: kernel {} has one config for this call; there is nothing to tune", op, kernel.name));
+  const std::vector<CandidateReport> left_out = leave_out_hopeless(plan, candidates);
 
-  SyntheticInputs made;
-  if (given.empty()) made = make_inputs(plan, options.seed);
-  const std::span<const Tensor> inputs = given.empty() ? std::span<const Tensor>(made.tensors) : given;
-
-  HostLab host(plan, inputs, candidates, began + (1 - kLastHeat) * options.budget_seconds);
-  if (const std::string why = host.prepare_expected(); !why.empty())
+  const HostInputs inputs = inputs_of(plan, given, options.seed);
+  Lab place(plan, inputs.tensors, candidates, options, began + (1 - kLastHeat) * options.budget_seconds);
+  TuningLab& chosen = place.lab();
+  if (const std::string why = place.begin(); !why.empty())
     throw Unsupported(
         fmt::format("{}: kernel {} cannot be tuned: its heuristic's config fails: {}", op, kernel.name, why));
-  // A kernel from outside is one that nobody here has tested.
-  std::optional<WorkerLab> worker;
-  if (!kernel.signature.empty()) worker.emplace(host, options.patience_seconds);
-  TuningLab& chosen = worker ? static_cast<TuningLab&>(*worker) : host;
   ReportingLab lab(chosen, plan, candidates, options);
-  const SearchResult found = options.verify_only ? admit_all(candidates.size(), lab)
-                                                 : search(candidates, kernel.config_fields, options.seed, lab);
+  const Start start = start_of(plan, candidates);
+  const SearchResult found = options.verify_only
+                                 ? admit_all(candidates.size(), lab)
+                                 : search(candidates, kernel.config_fields, options.seed, lab, start.at);
 
   TuneReport report{.kernel = plan.choice().kernel, .candidates = {}, .best = candidates.front(), .comparison = {}};
   report.candidates = reports_of(candidates, found.trials);
+  report.candidates.insert(report.candidates.end(), left_out.begin(), left_out.end());
+  report.transferred_from = start.problem;
   report.complete = found.complete;
   if (found.best != 0) run_last_heat(found.best, until, chosen, report);
   report.seconds = now_seconds() - began;

@@ -19,6 +19,7 @@ namespace ejk {
 struct TuneOptions {
   double budget_seconds = 2;     ///< compiling, checking and timing together; a candidate in flight is finished
   double patience_seconds = 10;  ///< how long a worker process may take for one answer
+  bool own_process = false;      ///< a process of their own for built-in kernels of the CPU as well
   uint64_t seed = 1;             ///< of the synthetic data and of the order in which candidates are timed
   bool publish = true;           ///< put the result into memory and store
   bool verify_only = false;      ///< admit or reject every candidate, time none, publish nothing
@@ -39,22 +40,27 @@ struct TuneReport {
   ConfigBlock best;                         ///< the heuristic's where nothing is faster beyond the noise
   bool faster = false;                      ///< `best` is another one than the heuristic's
   Comparison comparison;                    ///< a: the heuristic's config, b: the fastest other one, in the last heat
+  std::string transferred_from = {};        ///< the near problem whose config was tried first; empty: none
   bool complete = true;                     ///< false: the budget ended the search
   bool published = false;
   double seconds = 0;
 };
 
-/// Tunes the plan's kernel for the plan's problem, on host devices, whatever the policy says. `inputs` are
-/// the call's own; without them data is made up (runtime/synthetic.h). Every candidate is first run with poisoned
-/// outputs and workspace between guard bands and compared with the heuristic's config, which itself is compared with
-/// the reference where that takes little time; a `deterministic` call also asks for equal bits of two runs. The winner
-/// is checked eight times more after it was timed, for what is wrong now and then. Kernels from plug-ins run in a
-/// forked process, so that one that crashes or hangs costs only itself.
+/// Tunes the plan's kernel for the plan's problem, whatever the policy says. `inputs` are the call's own, on any
+/// device; without them data is made up (runtime/synthetic.h). Every candidate is first run with poisoned outputs and
+/// workspace between guard bands and compared with the heuristic's config, which itself is compared with the reference
+/// where that takes little time; a `deterministic` call also asks for equal bits of two runs. The winner is checked
+/// eight times more after it was timed, for what is wrong now and then.
 ///
-/// Unsupported for a plan on a GPU, for a kernel with one candidate, and when the heuristic's config itself fails.
+/// A candidate that crashes or hangs costs only itself: kernels from plug-ins run in a fork of the process, those for a
+/// GPU in the program `ejk`, which is looked for beside this program and beside the library. There they get a copy of
+/// the inputs, are compiled beside each other, and find their data in memory, not in a cache.
+///
+/// Unsupported for a kernel with one candidate, when the heuristic's config itself fails, and on a GPU without `ejk`.
 EJK_API TuneReport tune(const Plan& plan, const TuneOptions& options = {}, std::span<const Tensor> inputs = {});
 
-/// What `tune` would try: the heuristic's config, then all other candidates of the plan's kernel.
+/// The heuristic's config, then all other candidates of the plan's kernel. `tune` leaves out those that the cost model
+/// (runtime/cost_model.h) gives no hope, and says so.
 EJK_API std::vector<ConfigBlock> tuning_candidates(const Plan& plan);
 /// Whether there is anything to choose for this call.
 EJK_API bool is_tunable(const Plan& plan);

@@ -17,9 +17,8 @@
 namespace ejk {
 namespace {
 
-/// Of a reason for rejection, in the fixed size that answers have.
-constexpr size_t kReasonBytes = 512;
-using Reason = std::array<char, kReasonBytes>;
+/// For a child that starts, and makes the device, the data and the heuristic's results ready.
+constexpr double kStartSeconds = 60;
 
 bool send_all(int socket, const void* bytes, size_t count) {
   const auto* at = static_cast<const char*>(bytes);
@@ -51,8 +50,8 @@ Received receive_all(int socket, void* bytes, size_t count, double seconds) {
   return Received::all;
 }
 
-/// The child may take half of the memory that is free, and then its allocations fail. Not under a sanitizer, whose
-/// shadow memory is larger than any machine's.
+}  // namespace
+
 void limit_memory() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   const auto page = static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
@@ -68,25 +67,38 @@ void limit_memory() {
 #endif
 }
 
-}  // namespace
+void WorkerLab::expect(size_t candidate) {
+  if (child_ != 0 || start()) send(Question::expect, candidate);  // who is gone by now is found out when it is asked
+}
 
 std::string WorkerLab::admit(size_t candidate) {
-  Reason reason = {};
-  if (!ask(Question::admit, candidate, reason.data(), reason.size())) return why_;
-  return reason.data();
+  const std::optional<Answer> answer = ask(Question::admit, candidate);
+  return answer ? answer->reason.data() : why_;
 }
 
 double WorkerLab::sample(size_t candidate) {
-  double seconds = -1;
-  return ask(Question::sample, candidate, &seconds, sizeof seconds) ? seconds : -1;
+  const std::optional<Answer> answer = ask(Question::sample, candidate);
+  return answer ? answer->seconds : -1;
 }
 
-bool WorkerLab::ask(Question question, size_t candidate, void* answer, size_t bytes) {
-  if (child_ == 0 && !start()) return false;
+bool WorkerLab::send(Question question, size_t candidate) {
   const std::array<uint64_t, 2> request = {static_cast<uint64_t>(question), candidate};
-  const bool asked = send_all(socket_, request.data(), sizeof request);
-  const Received received = asked ? receive_all(socket_, answer, bytes, patience_) : Received::ended;
-  if (received == Received::all) return true;
+  return send_all(socket_, request.data(), sizeof request);
+}
+
+std::optional<WorkerLab::Answer> WorkerLab::ask(Question question, size_t candidate) {
+  if (child_ == 0 && !start()) return std::nullopt;
+  const bool asked = send(question, candidate);
+  return receive(asked ? patience_ : 0.1);
+}
+
+std::optional<WorkerLab::Answer> WorkerLab::receive(double seconds) {
+  Answer answer;
+  const Received received = receive_all(socket_, &answer, sizeof answer, seconds);
+  if (received == Received::all) {
+    if (answer.is_last != 0) end();
+    return answer;
+  }
   int state = 0;
   if (received == Received::too_late) kill(child_, SIGKILL);
   while (waitpid(child_, &state, 0) < 0 && errno == EINTR) {
@@ -94,12 +106,12 @@ bool WorkerLab::ask(Question question, size_t candidate, void* answer, size_t by
   close(socket_);
   child_ = 0;
   if (received == Received::too_late)
-    why_ = fmt::format("it did not end within {} s", patience_);
+    why_ = fmt::format("it did not end within {} s", seconds);
   else if (WIFSIGNALED(state))
     why_ = fmt::format("it ended its process by signal {} ({})", WTERMSIG(state), strsignal(WTERMSIG(state)));
   else
     why_ = fmt::format("it ended its process with code {}", WEXITSTATUS(state));
-  return false;
+  return std::nullopt;
 }
 
 bool WorkerLab::start() {
@@ -108,37 +120,18 @@ bool WorkerLab::start() {
     why_ = "no socket could be made for a worker process";
     return false;
   }
-  child_ = fork();
-  if (child_ == 0) {
-    close(sockets[0]);
-    serve(sockets[1]);
-  }
-  close(sockets[1]);
   socket_ = sockets[0];
-  if (child_ > 0) return true;
-  close(socket_);
-  child_ = 0;
-  why_ = "no worker process could be forked";
-  return false;
-}
-
-void WorkerLab::serve(int socket) {
-  // What a candidate does to itself is no news for whoever handles signals in this process.
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
-  limit_memory();
-  std::array<uint64_t, 2> request = {};
-  while (receive_all(socket, request.data(), sizeof request, 1e6) == Received::all) {
-    if (static_cast<Question>(request[0]) == Question::admit) {
-      Reason reason = {};
-      const std::string text = inside_.admit(request[1]);
-      std::memcpy(reason.data(), text.data(), std::min(text.size(), reason.size() - 1));
-      if (!send_all(socket, reason.data(), reason.size())) break;
-    } else {
-      const double seconds = inside_.sample(request[1]);
-      if (!send_all(socket, &seconds, sizeof seconds)) break;
-    }
+  child_ = start_(sockets[1]);
+  close(sockets[1]);
+  if (child_ <= 0) {
+    close(socket_);
+    child_ = 0;
+    why_ = "no worker process could be started";
+    return false;
   }
-  _exit(0);
+  const std::optional<Answer> hello = receive(kStartSeconds);
+  if (hello) why_ = hello->reason.data();
+  return child_ != 0;
 }
 
 void WorkerLab::end() {
@@ -151,6 +144,42 @@ void WorkerLab::end() {
     usleep(1000);
   }
   child_ = 0;
+}
+
+bool WorkerLab::send_answer(int socket, const std::string& reason, double seconds, bool is_last) {
+  Answer answer{.seconds = seconds, .is_last = is_last};
+  std::memcpy(answer.reason.data(), reason.data(), std::min(reason.size(), answer.reason.size() - 1));
+  return send_all(socket, &answer, sizeof answer);
+}
+
+void refuse_work(int socket, const std::string& why) { WorkerLab::send_answer(socket, why, -1, /*is_last=*/true); }
+
+void serve_worker(TuningLab& lab, int socket) {
+  using Question = WorkerLab::Question;
+  if (!WorkerLab::send_answer(socket, "", -1, /*is_last=*/false)) return;  // it is ready
+  std::array<uint64_t, 2> request = {};
+  while (receive_all(socket, request.data(), sizeof request, 1e6) == Received::all) {
+    const auto question = static_cast<Question>(request[0]);
+    if (question == Question::expect) {
+      lab.expect(request[1]);
+      continue;
+    }
+    const std::string reason = question == Question::admit ? lab.admit(request[1]) : "";
+    const double seconds = question == Question::sample ? lab.sample(request[1]) : -1;
+    const bool failed = question == Question::admit ? !reason.empty() : seconds < 0;
+    const bool is_last = failed && lab.is_broken();
+    if (!WorkerLab::send_answer(socket, reason, seconds, is_last) || is_last) return;
+  }
+}
+
+pid_t fork_worker(TuningLab& lab, int socket) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  // What a candidate does to itself is no news for whoever handles signals in this process.
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
+  limit_memory();
+  serve_worker(lab, socket);
+  _exit(0);
 }
 
 }  // namespace ejk

@@ -10,7 +10,8 @@
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", /*overwrite=*/0);  // no test of these is about tuning
+  ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", /*overwrite=*/0);  // tests about tuning say so themselves
+  ::setenv("EJKERNEL_CONFIG_PATH", "none", /*overwrite=*/0);            // heuristics are tested, whatever is shipped
   if (::testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
   if (ejk::num_cuda_devices() == 0) {
     fmt::print(stderr, "ejkernel_device_tests: these tests need a GPU, and there is none here: {}\n",

@@ -12,6 +12,7 @@ namespace {
 
 // Before main, and so before anything reads the environment. What the caller set stays.
 [[maybe_unused]] const int kPolicy = ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", /*overwrite=*/0);
+[[maybe_unused]] const int kNoTables = ::setenv("EJKERNEL_CONFIG_PATH", "none", /*overwrite=*/0);
 
 class NoStore : public ::testing::Environment {
   void SetUp() override { use_store(""); }

@@ -234,6 +234,7 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
   }
   if (!flags.json) report.mean(results);
   correct_peaks(peaks, device, !flags.json);
+  keep_peaks(device, peaks);
   const Json json = report_json(flags, peaks, results);
   if (flags.json) fmt::print("{}\n", json.dump(2));
   if (!flags.save.empty()) save_baseline(flags.save, json);

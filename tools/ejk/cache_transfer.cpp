@@ -10,6 +10,7 @@
 #include "ejkernel/core/digest.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/config_store.h"
 #include "tools/ejk/cache.h"
 #include "tools/ejk/options.h"
 #include "tools/ejk/print.h"
@@ -113,10 +114,10 @@ int export_cache(const CacheFlags& flags) {
   ArchiveBuilder builder;
   int64_t not_good = 0;
   RecordSource(named_root(flags)).for_each([&](const StoredRecord& stored) {
-    if (stored.state == RecordState::good)
-      builder.add(stored.key, stored.record);
-    else
+    if (stored.state != RecordState::good)
       ++not_good;
+    else if (!flags.configs || is_config_key(stored.key))
+      builder.add(stored.key, stored.record);
   });
   if (!builder.write(path)) throw Unsupported(fmt::format("ejk: {} cannot be written: {}", path, std::strerror(errno)));
   const auto bytes = static_cast<int64_t>(fs::file_size(path));

@@ -11,6 +11,7 @@
 #include "ejkernel/c_api.h"
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/installation.h"
 #include "ejkernel/core/store.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/platform/cuda/driver.h"
@@ -168,16 +169,17 @@ Line store_line() {
           "process compiles its CUDA kernels anew"};
 }
 
-/// Places of EJKERNEL_CONFIG_PATH that a find would pass over.
+/// Places of EJKERNEL_CONFIG_PATH, or tables that came with the library, which a find would pass over.
 Line config_path_line() {
-  const std::vector<std::string>& places = environment::config_path();
+  const std::vector<std::string> places = environment::config_path().value_or(shipped_tables());
   if (places.empty()) return {"", "none (EJKERNEL_CONFIG_PATH names none)"};
   std::string refused;
   for (const std::string& place : places) {
     const std::string why = access(place.c_str(), F_OK) != 0 ? "is not there" : distrust_of(place);
     if (!why.empty()) refused += fmt::format("; {} {}", place, why);
   }
-  const std::string found = fmt::format("{} named{}", places.size(), refused);
+  const std::string_view how = environment::config_path() ? "named" : "shipped with the library";
+  const std::string found = fmt::format("{} {}{}", places.size(), how, refused);
   if (refused.empty()) return {"", found};
   return {"", found, Verdict::warn, "correct EJKERNEL_CONFIG_PATH, or make a copy that you alone can write"};
 }

@@ -12,6 +12,7 @@
 #include "ejkernel/core/error.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/json.h"
+#include "ejkernel/runtime/tuner_program.h"
 #include "tools/ejk/bench.h"
 #include "tools/ejk/print.h"
 #include "tools/ejk/verbs.h"
@@ -26,7 +27,7 @@ struct Flags {
   CallFlags call;
   std::vector<std::string> cases;
   double budget = 10;
-  bool resume = false, dry_run = false, verify_only = false, json = false;
+  bool resume = false, dry_run = false, verify_only = false, own_process = false, json = false, worker = false;
 };
 
 Json config_of(const KernelInfo& kernel, const ConfigBlock& config) { return Json::parse(config_json(kernel, config)); }
@@ -44,6 +45,7 @@ Json report_json(const BenchEntry& entry, const TuneReport& report) {
                {"published", report.published},
                {"seconds", report.seconds},
                {"candidates", Json::array()}};
+  if (!report.transferred_from.empty()) json["transferred_from"] = report.transferred_from;
   if (report.faster) {
     json["ratio"] = report.comparison.ratio.median;
     json["ratio_low"] = report.comparison.ratio.low;
@@ -112,7 +114,7 @@ int tune_all(const Flags& flags) {
     const ToolCall call = make_call_with_data(entry.call);
     PlanOptions options = plan_options(entry.call);
     options.policy = Policy{.autotune = false, .heuristics = true};
-    const Plan plan = Plan::make(call.operation, call.inputs, call.params, options);
+    const Plan plan = Plan::make(call.operation, on_device(call.inputs, entry.call.device), call.params, options);
     const std::string name = fmt::format("{:<{}}  ", entry.name, width);
     if (flags.dry_run) {
       progress.clear();
@@ -136,6 +138,7 @@ int tune_all(const Flags& flags) {
     try {
       const TuneReport report = tune(plan,
                                      {.budget_seconds = flags.budget,
+                                      .own_process = flags.own_process,
                                       .seed = entry.call.seed + 1,
                                       .verify_only = flags.verify_only,
                                       .progress = show},
@@ -164,9 +167,12 @@ Action declare_tune(Options& options) {
       .flag("resume", flags->resume, "leave out problems that store or memory answer for")
       .flag("dry-run", flags->dry_run, "list the candidates; run none")
       .flag("verify-only", flags->verify_only, "check every candidate against the heuristic's config; time none")
-      .flag("json", flags->json, "one line of JSON for each problem");
+      .flag("own-process", flags->own_process,
+            "try candidates in a process of their own, as those of a GPU and of plug-ins are")
+      .flag("json", flags->json, "one line of JSON for each problem")
+      .flag("worker", flags->worker, "be that process: what the library starts, and no use by hand");
   declare_operations(options, flags->call, &flags->cases);
-  return [flags] { return tune_all(*flags); };
+  return [flags] { return flags->worker ? run_tuner_program() : tune_all(*flags); };
 }
 
 }  // namespace ejk::tool

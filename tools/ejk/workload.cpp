@@ -18,19 +18,11 @@ const Operation& declaration_of(const ToolCall& call) {
   return *KernelRegistry::instance().find(call.operation)->declaration;
 }
 
-/// The same elements of host memory in memory of its own, with the same strides, gaps included.
+/// A copy of a tensor, kept alive by `owners`.
 Tensor duplicate(const Tensor& t, Device device, std::vector<std::shared_ptr<const void>>& owners) {
-  if (!t.present()) return t;
-  const auto [first, last] = element_range(t);
-  const int64_t size = std::max(1, bits(t.dtype) / 8), bytes = (last - first) * size;
-  const Tensor source(static_cast<char*>(t.data) + first * size, DType::u8, {bytes});
-  const auto block =
-      std::make_shared<Array>(device.kind == DeviceKind::cpu ? contiguous(source) : to_device(source, device));
-  owners.push_back(block);
-  Tensor copy = t;
-  copy.device = device;
-  copy.data = block->as<char>() - first * size;
-  return copy;
+  Copy copy = copy_to(device, t);
+  owners.push_back(std::make_shared<Array>(std::move(copy.memory)));
+  return copy.tensor;
 }
 
 /// Outputs of a call in host memory, computed on a device.
@@ -44,12 +36,12 @@ std::vector<Array> execute_on(Device device, const ToolCall& call) {
   return outputs;
 }
 
+}  // namespace
+
 std::vector<Tensor> on_device(std::vector<Tensor> specs, Device device) {
   for (Tensor& spec : specs) spec.device = device;
   return specs;
 }
-
-}  // namespace
 
 void fill_inputs(ToolCall& call, uint64_t seed) {
   auto made =

@@ -15,6 +15,9 @@ namespace ejk::tool {
 /// Gives the inputs of a call memory with synthetic contents (runtime/synthetic.h).
 void fill_inputs(ToolCall& call, uint64_t seed);
 
+/// The same specs on a device.
+std::vector<Tensor> on_device(std::vector<Tensor> specs, Device device);
+
 /// The call that the flags ask for, with data in host memory. For a gradient the forward is run first, on the flags'
 /// device.
 ToolCall make_call_with_data(const CallFlags& flags);

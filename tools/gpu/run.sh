@@ -18,6 +18,8 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
   cpu         the machine's own processor: its matrix unit (AMX) where it has one, flash_attention's CPU kernels checked on
               bf16, and timed in each arithmetic (ARGS: more of ejk bench's)
   sweep       every config of the forward kernel in every cell, for its heuristic (ARGS: cuda_attention.py's)
+  tune        the calls of grids/*.jsonl, on the device and on this machine's processor: what configs win, by how much
+              (ARGS: more of ejk tune's), and an archive of them for tables/
 
 Without parts: doctor tests check bench peers table sanitizer. Every part writes DIR/PART.log and the records it makes to DIR; one that fails
 does not keep the others from running, and the exit code says that one did. ARGS go to the only part that is named.
@@ -33,7 +35,7 @@ while (( $# )); do
     --out) out=${2:-}; shift 2 || break ;;
     --) shift; arguments=("$@"); break ;;
     -h | --help) usage; exit 0 ;;
-    doctor | tests | check | bench | peers | table | sanitizer | sweep | cpu) parts+=("$1"); shift ;;
+    doctor | tests | check | bench | peers | table | sanitizer | sweep | tune | cpu) parts+=("$1"); shift ;;
     *) printf "run.sh: '%s' is no part and no option\n" "$1" >&2; usage >&2; exit 2 ;;
   esac
 done
@@ -92,6 +94,20 @@ part_peers() {
 part_sweep() {
   peers --json "$out/cuda_attention_sweep.json" --repeats 3 --peers cudnn --configs consumers=2,3,4 \
     block_k=64,80,112,128,144,160 stages=2,4,6 lazy_rescale=0,1 "$@"
+}
+
+# Into a store of its own, from which the archive is made.
+part_tune() {
+  local grid name failed=0
+  export EJKERNEL_CACHE_DIR=$out/tuned_store EJKERNEL_CONFIG_PATH=none
+  rm -rf "$EJKERNEL_CACHE_DIR" "$out/tuned.ejk"
+  for grid in "$here"/grids/*.jsonl; do
+    name=$(basename "$grid" .jsonl)
+    "$ejk" tune --recorded "$grid" --seconds 4 --json "$@" >"$out/tuned_$name.jsonl" || failed=1
+  done
+  "$ejk" cache export --configs "$out/tuned.ejk" || failed=1
+  rm -rf "$EJKERNEL_CACHE_DIR"
+  return $failed
 }
 
 part_table() {

@@ -56,6 +56,7 @@ int produce(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ::setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristics", /*overwrite=*/0);  // rows about the tuner tune by themselves
+  ::setenv("EJKERNEL_CONFIG_PATH", "none", /*overwrite=*/0);
   try {
     if (argc == 4 && std::string_view(argv[1]) == "digests") {
       fmt::print("{}", digests_in_order(number<uint64_t>("SEED", argv[2]), number<uint64_t>("ORDER", argv[3])));

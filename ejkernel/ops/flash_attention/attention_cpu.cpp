@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -98,6 +99,37 @@ std::vector<CpuBackwardConfig> cpu_candidates(const Problem& p) {
       config.key_parts = key_parts;
     }
   return all;
+}
+
+namespace {
+
+/// Of a sequence, on average.
+double keys_of(const Problem& p) {
+  const double keys = static_cast<double>(p.k_rows);
+  return p.packed ? keys / static_cast<double>(std::max<int64_t>(p.num_sequences, 1)) : keys;
+}
+DType arithmetic_of(const Problem& p, const CpuConfig& config) {
+  return uses_pairs(p, config) ? DType::bf16 : DType::f32;
+}
+
+}  // namespace
+
+Cost cpu_cost(const Problem& p, const CpuConfig& config) {
+  const double keys = std::ceil(keys_of(p) / config.block_k) * config.block_k;
+  const int64_t tiles = BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), config.block_q);
+  return {.tasks = static_cast<double>(tiles),
+          .task_flops = 2.0 * config.block_q * keys * static_cast<double>(p.head_dim + p.value_dim),
+          .arithmetic = arithmetic_of(p, config)};
+}
+
+Cost cpu_cost(const Problem& p, const CpuBackwardConfig& config) {
+  const double sequences = static_cast<double>(std::max<int64_t>(p.num_sequences, 1));
+  const double rows = static_cast<double>(rows_of(p)) / (p.packed ? sequences : 1);
+  const double blocks = std::ceil(keys_of(p) / config.block_k / config.key_parts);
+  return {.tasks = sequences * static_cast<double>(p.num_kv_heads) * config.key_parts,
+          .task_flops = 2.0 * std::ceil(rows / config.block_q) * config.block_q * blocks * config.block_k *
+                        static_cast<double>(3 * p.head_dim + 2 * p.value_dim),
+          .arithmetic = arithmetic_of(p, config)};
 }
 
 bool is_tiny(const Tensor& t) {

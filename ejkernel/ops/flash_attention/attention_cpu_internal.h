@@ -73,6 +73,9 @@ template <class Config>
 Config cpu_heuristic(const Problem& p, const DeviceProperties& device);
 template <class Config>
 std::vector<Config> cpu_candidates(const Problem& p);
+/// Keys that are masked count as well: of two configs both have them.
+Cost cpu_cost(const Problem& p, const CpuConfig& config);
+Cost cpu_cost(const Problem& p, const CpuBackwardConfig& config);
 
 /// Bytes that the functions below need: scratch for each of the threads that could run, and for the backward some
 /// floats per query row and key_parts times dQ in float32. Tensors of the problem need no data.

@@ -482,6 +482,9 @@ struct FlashAttentionBackwardCpu {
   static std::vector<Config> candidates(const Call& call, const DeviceProperties&) {
     return attn::cpu_candidates<Config>(attn::make_problem(call.inputs, call.params));
   }
+  static Cost cost(const Call& call, const Config& config, const DeviceProperties&) {
+    return attn::cpu_cost(attn::make_problem(call.inputs, call.params), config);
+  }
   static size_t workspace_bytes(const Call& call, const Config& config, const DeviceProperties& device) {
     return attn::backward_cpu_workspace(attn::make_problem(call.inputs, call.params), config, device);
   }

@@ -91,6 +91,15 @@ struct FlashAttentionBackwardSm90 {
           turns_bytes(static_cast<size_t>(batch * heads * padded_rows / 64 * 2) * sizeof(int)),
           terms_bytes(static_cast<size_t>(terms * term_floats) * sizeof(float)) {}
   };
+  static Cost cost(const Call<Op>& call, const Config& config, const DeviceProperties&) {
+    const Sizes sizes(call, config);
+    const int64_t rows = sizes.padded_rows * sizes.heads / sizes.kv_heads / sizes.terms;
+    return {.tasks = static_cast<double>(sizes.tiles * sizes.kv_heads * sizes.batch * sizes.terms),
+            .task_flops = 10.0 * sizes.shape.keys * static_cast<double>(rows * sizes.dim),
+            .arithmetic = call.inputs.query.dtype,
+            .shared_bytes = sizes.shape.shared_bytes};
+  }
+
   static size_t workspace_bytes(const Call<Op>& call, const Config& config, const DeviceProperties&) {
     const Sizes sizes(call, config);
     return 2 * sizes.statistics_bytes + sizes.sums_bytes + 2 * sizes.terms_bytes + sizes.turns_bytes;

@@ -361,6 +361,9 @@ struct FlashAttentionCpu {
   static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties&) {
     return attn::cpu_candidates<Config>(attn::make_problem(call.inputs, call.params));
   }
+  static Cost cost(const Call<FlashAttention>& call, const Config& config, const DeviceProperties&) {
+    return attn::cpu_cost(attn::make_problem(call.inputs, call.params), config);
+  }
   static size_t workspace_bytes(const Call<FlashAttention>& call, const Config& config,
                                 const DeviceProperties& device) {
     return attn::forward_cpu_workspace(attn::make_problem(call.inputs, call.params), config, device);

@@ -59,6 +59,18 @@ struct FlashAttentionSm90 {
     }
   }
 
+  static Cost cost(const Call<FlashAttention>& call, const Config& config, const DeviceProperties&) {
+    const auto& in = call.inputs;
+    const FlashForwardShape shape(variant(call), config);
+    const int64_t batch = in.query.shape[0], heads = in.query.shape[2];
+    const int64_t tiles = (in.query.shape[1] + shape.rows - 1) / shape.rows;
+    const int64_t steps = (in.key.shape[1] + shape.keys - 1) / shape.keys;
+    return {.tasks = static_cast<double>(tiles * heads * batch),
+            .task_flops = 4.0 * shape.rows * static_cast<double>(steps) * shape.keys * shape.dim,
+            .arithmetic = in.query.dtype,
+            .shared_bytes = shape.shared_bytes};
+  }
+
   static FlashForwardVariant variant(const Call<FlashAttention>& call) {
     return {.type = call.inputs.query.dtype == DType::bf16 ? cuda::HalfType::bf16 : cuda::HalfType::f16,
             .head_dim = static_cast<int>(call.inputs.query.shape[3]),

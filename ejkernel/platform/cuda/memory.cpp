@@ -43,10 +43,10 @@ void free_device(Device device, void* block, void* stream) noexcept {
   }
 }
 
-void zero_device(Device device, void* block, size_t bytes, void* stream) {
+void fill_device(Device device, void* block, uint8_t byte, size_t bytes, void* stream) {
   if (bytes == 0) return;
   const cuda::CurrentDevice current(device);
-  cuda::driver().fill(reinterpret_cast<CUdeviceptr>(block), 0, bytes, static_cast<CUstream>(stream));
+  cuda::driver().fill(reinterpret_cast<CUdeviceptr>(block), byte, bytes, static_cast<CUstream>(stream));
 }
 
 }  // namespace ejk

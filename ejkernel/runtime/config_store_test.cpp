@@ -1,0 +1,81 @@
+// Which stored configs are near a problem.
+#include "ejkernel/runtime/config_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ejkernel/testing/temporary_folder.h"
+
+namespace ejk::testing {
+namespace {
+
+class NearConfigs : public ::testing::Test {
+ protected:
+  NearConfigs() { use_store(folder_.path().string()); }
+  ~NearConfigs() override { use_store(""); }
+
+  static RecordKey key(const std::string& problem, const std::string& device = "cpu|a processor|x86_64|4") {
+    return {.environment = device, .group = "toy", .text = "config of cpu@1 for toy@1 " + problem + " (0123)"};
+  }
+  static void put(const RecordKey& at, int64_t tile) { ASSERT_TRUE(put_stored_config(at, {{"tile", tile}}, {})); }
+  /// The tile of the nearest; -1: none is near.
+  static int64_t near(const RecordKey& to) {
+    const auto found = find_near_config(to);
+    return found ? found->values.at(0).second : -1;
+  }
+
+ private:
+  const TemporaryFolder folder_;
+};
+
+TEST_F(NearConfigs, differ_in_lengths_alone_and_the_nearest_answers) {
+  const RecordKey wanted = key("x:f32 batch=2 q_len<=1024 head_dim=64 causal=true");
+  EXPECT_EQ(near(wanted), -1) << "the store is empty";
+  put(key("x:f32 batch=2 q_len<=1024 head_dim=128 causal=true"), 1);
+  put(key("x:f32 batch=2 q_len<=1024 head_dim=64"), 2);
+  put(key("x:bf16 batch=2 q_len<=1024 head_dim=64 causal=true"), 3);
+  EXPECT_EQ(near(wanted), -1) << "what is no length must be equal";
+  put(key("x:f32 batch=2 q_len<=16384 head_dim=64 causal=true"), 4);
+  EXPECT_EQ(near(wanted), 4) << "a factor of 16";
+  put(key("x:f32 batch=1 q_len<=2048 head_dim=64 causal=true"), 5);
+  EXPECT_EQ(near(wanted), 5) << "two factors of 2";
+  put(key("x:f32 batch=2 q_len<=768 head_dim=64 causal=true"), 6);
+  EXPECT_EQ(near(wanted), 6);
+  EXPECT_EQ(find_near_config(wanted)->problem, "toy@1 x:f32 batch=2 q_len<=768 head_dim=64 causal=true");
+  put(wanted, 7);
+  EXPECT_EQ(near(wanted), 6) << "its own is not near, it is the answer";
+}
+
+TEST_F(NearConfigs, too_far_is_not_near) {
+  put(key("x:f32 batch=2 q_len<=32768"), 1);
+  EXPECT_EQ(near(key("x:f32 batch=2 q_len<=1024")), -1);
+  EXPECT_EQ(near(key("x:f32 batch=1 q_len<=2048")), -1) << "factors multiply";
+  EXPECT_EQ(near(key("x:f32 batch=1 q_len<=4096")), 1);
+}
+
+TEST_F(NearConfigs, of_another_device_of_the_architecture_count_like_a_factor_of_two) {
+  const std::string problem = "x:f32 batch=2 q_len<=1024";
+  put(key(problem, "cuda|a GPU|sm_90|132"), 1);
+  put(key(problem, "cpu|a processor|aarch64|4"), 2);
+  EXPECT_EQ(near(key(problem)), -1);
+  put(key(problem, "cpu|another one|x86_64|64"), 3);
+  EXPECT_EQ(near(key(problem)), 3);
+  put(key("x:f32 batch=2 q_len<=1536"), 4);
+  EXPECT_EQ(near(key(problem)), 4);
+}
+
+TEST_F(NearConfigs, of_another_kernel_or_operation_and_those_that_cannot_be_read_are_none) {
+  RecordKey other = key("x:f32 batch=2");
+  other.group = "other";
+  put(other, 1);
+  other = key("x:f32 batch=2");
+  other.text = "config of cpu@2 for toy@1 x:f32 batch=2 (0123)";
+  put(other, 2);
+  ASSERT_TRUE(put_stored_config(key("x:f32 batch=1"), {}, {}));  // nothing beats the heuristic's
+  ASSERT_TRUE(store().put(key("x:f32 batch=4"), {.value = "no json", .provenance = ""}));
+  ASSERT_TRUE(store().put({.environment = other.environment, .group = "toy", .text = ""}, {.value = "{\"tile\":1}", .provenance = ""}));
+  EXPECT_EQ(near(key("x:f32 batch=2")), -1);
+}
+
+}  // namespace
+}  // namespace ejk::testing

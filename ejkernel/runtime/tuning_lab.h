@@ -1,0 +1,61 @@
+// Candidates tried in this process: planned, run on guarded memory, compared with the heuristic's config, timed.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <semaphore>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ejkernel/runtime/admission.h"
+#include "ejkernel/runtime/plan.h"
+#include "ejkernel/runtime/search.h"
+#include "ejkernel/runtime/timer.h"
+
+namespace ejk {
+
+/// Tries configs of a plan's kernel on the plan's problem. On the host a sample is at least 0.1 ms of runs on data that
+/// stay in the caches; on a GPU at least 2 ms of runs each of which finds its data in memory.
+class PlanLab : public TuningLab {
+ public:
+  /// `inputs` have data on the plan's device; the first candidate is the heuristic's config. All three outlive the lab.
+  /// Time is up when now_seconds() is `until`.
+  PlanLab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates, double until);
+
+  /// Computes what candidates are compared with: the heuristic's results, which are compared with the reference's where
+  /// that takes little time.
+  std::string begin() override;
+  /// Compiles the candidate in a thread of its own, where there is something to compile.
+  void expect(size_t candidate) override;
+  std::string admit(size_t candidate) override;
+  double sample(size_t candidate) override;
+  bool is_out_of_time() override { return now_seconds() >= until_; }
+  bool is_broken() override;
+
+ private:
+  struct Entry {
+    std::optional<Plan> plan;
+    int64_t runs = 1;  ///< of one sample, on the host
+  };
+  std::string make_plan(size_t candidate);
+  std::string made(size_t candidate);
+  std::string timed_run(Entry& entry);
+  std::string differs_from_reference();
+  void launch(const Entry& entry, void* stream);
+
+  const Plan& plan_;
+  std::span<const Tensor> inputs_;
+  std::span<const ConfigBlock> candidates_;
+  std::vector<Entry> entries_;
+  Proving proving_;
+  std::vector<Array> expected_;
+  Sampler device_sampler_;  ///< of the candidate below
+  size_t sampled_ = 0;
+  double until_;
+  std::counting_semaphore<> compilers_;             ///< as many at a time as the machine has cores
+  std::vector<std::future<std::string>> compiled_;  ///< last: waited for before the rest goes
+};
+
+}  // namespace ejk
