@@ -55,6 +55,14 @@ void check_reach(const Operation& op, const TensorField& field, const Tensor& t)
                   "correct the strides");
 }
 
+void check_size(const Operation& op, const TensorField& field, const Tensor& t) {
+  try {
+    num_bytes(t.dtype, t.shape);
+  } catch (const InvalidArgument&) {
+    throw_invalid(op.name, field.name, "take less than 2^60 bytes", to_string(t), "check how the shape was computed");
+  }
+}
+
 /// Walks the inputs of one call in order and binds dimension names as they come.
 class Checker {
  public:
@@ -62,9 +70,7 @@ class Checker {
       : op_(op), inputs_(inputs), params_(params) {}
 
   CheckedCall run() {
-    if (inputs_.size() != op_.inputs.size())
-      invalid("the inputs", fmt::format("be {} tensors", op_.inputs.size()), fmt::format("{}", inputs_.size()),
-              "pass one per declared input, absent ones default-constructed");
+    check_count(op_, inputs_);
     check_params();
     for (size_t i = 0; i < inputs_.size(); ++i)
       if (inputs_[i].present()) check_basics(op_.inputs[i], inputs_[i]);
@@ -119,33 +125,12 @@ class Checker {
     invalid(field.name, expected, to_string(value), "choose a value in that range, or leave it at its default");
   }
 
-  /// What holds for any tensor, whatever its contract.
   void check_basics(const TensorField& field, const Tensor& t) const {
-    if (static_cast<int>(t.dtype) >= kNumDTypes)
-      invalid(fmt::format("{} dtype", field.name), "be a DType",
-              fmt::format("the number {}", static_cast<int>(t.dtype)), "pass an enumerator by its name");
-    if (t.device.kind != DeviceKind::cpu && t.device.kind != DeviceKind::cuda)
-      invalid(fmt::format("{} device kind", field.name), "be cpu or cuda",
-              fmt::format("the number {}", static_cast<int>(t.device.kind)), "pass an enumerator by its name");
-    if (t.strides.rank() != t.rank())
-      invalid(field.name, fmt::format("have {} strides", t.rank()), std::to_string(t.strides.rank()),
-              "give one stride per dimension");
-    for (int64_t extent : t.shape)
-      if (extent < 0) invalid(field.name, "have extents >= 0", to_string(t.shape), "check how the shape was computed");
-    check_size(field, t);
+    check_tensor(op_, field, t);
     if (t.rank() > 0 && t.shape[-1] > 1 && t.strides[-1] != 1)
       invalid(field.name, "have a contiguous last axis (stride 1)",
               fmt::format("stride {} (shape {}, strides {})", t.strides[-1], to_string(t.shape), to_string(t.strides)),
               "pass a contiguous copy");
-    check_reach(op_, field, t);
-  }
-
-  void check_size(const TensorField& field, const Tensor& t) const {
-    try {
-      num_bytes(t.dtype, t.shape);
-    } catch (const InvalidArgument&) {
-      invalid(field.name, "take less than 2^60 bytes", to_string(t), "check how the shape was computed");
-    }
   }
 
   void check_input(const TensorField& field, const Tensor& t) {
@@ -357,6 +342,29 @@ void check_alignment(const Operation& op, const TensorField& field, const Tensor
 void throw_invalid(std::string_view operation, std::string_view argument, std::string_view expected,
                    std::string_view got, std::string_view fix) {
   throw InvalidArgument(fmt::format("{}: {} must {}, got {}; {}", operation, argument, expected, got, fix));
+}
+
+void check_count(const Operation& op, std::span<const Tensor> inputs) {
+  if (inputs.size() != op.inputs.size())
+    throw_invalid(op.name, "the inputs", fmt::format("be {} tensors", op.inputs.size()), std::to_string(inputs.size()),
+                  "pass one per declared input, absent ones default-constructed");
+}
+
+void check_tensor(const Operation& op, const TensorField& field, const Tensor& t) {
+  if (static_cast<int>(t.dtype) >= kNumDTypes)
+    throw_invalid(op.name, fmt::format("{} dtype", field.name), "be a DType",
+                  fmt::format("the number {}", static_cast<int>(t.dtype)), "pass an enumerator by its name");
+  if (t.device.kind != DeviceKind::cpu && t.device.kind != DeviceKind::cuda)
+    throw_invalid(op.name, fmt::format("{} device kind", field.name), "be cpu or cuda",
+                  fmt::format("the number {}", static_cast<int>(t.device.kind)), "pass an enumerator by its name");
+  if (t.strides.rank() != t.rank())
+    throw_invalid(op.name, field.name, fmt::format("have {} strides", t.rank()), std::to_string(t.strides.rank()),
+                  "give one stride per dimension");
+  for (int64_t extent : t.shape)
+    if (extent < 0)
+      throw_invalid(op.name, field.name, "have extents >= 0", to_string(t.shape), "check how the shape was computed");
+  check_size(op, field, t);
+  check_reach(op, field, t);
 }
 
 CheckedCall check_call(const Operation& operation, std::span<const Tensor> inputs, const ParamsBlock& params) {

@@ -34,6 +34,12 @@ struct CheckedCall {
 /// Shapes, dtypes, strides, devices and parameters. Data pointers are not looked at, so specs without data pass.
 EJK_API CheckedCall check_call(const Operation& operation, std::span<const Tensor> inputs, const ParamsBlock& params);
 
+/// What holds for any tensor, whatever its contract: a dtype, a device, a stride per axis, extents from 0 on, elements
+/// within the address space.
+EJK_API void check_tensor(const Operation& operation, const TensorField& field, const Tensor& tensor);
+/// One tensor per declared input, absent ones included.
+EJK_API void check_count(const Operation& operation, std::span<const Tensor> inputs);
+
 /// What `check_call` leaves out because it needs real tensors: null data, alignment, and outputs that equal their spec,
 /// do not overlap themselves and live on the call's device. Cheap: part of every run.
 EJK_API void check_buffers(const Operation& operation, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
