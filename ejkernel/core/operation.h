@@ -14,7 +14,7 @@
 //     static constexpr auto params()  { return std::array{param<&Params::scale>("scale", Key::none, "…")}; }
 //     static Work work(const Call<Toy>&);
 //     static std::span<const KernelInfo* const> kernels();        // order is priority; the reference is last
-//     // optional: kForms, form(), bind(), check(), kGradient
+//     // optional: kForms, form(), bind(), check(), kGradient, batch_dim()
 //   };
 #pragma once
 
@@ -321,6 +321,9 @@ struct Operation {
   int (*form)(std::span<const Tensor> inputs, const ParamsBlock& params) = nullptr;
   /// Computed dimensions and everything the contracts cannot say; throws InvalidArgument.
   void (*check)(std::span<const Tensor> inputs, const ParamsBlock& params, Dims& dims) = nullptr;
+  /// The dimension whose entries are calls of their own under these parameters: what an output holds for one depends on
+  /// that entry of the inputs, and not on its number. Empty: none; null: the operation declares none.
+  std::string_view (*batch_dim)(const ParamsBlock& params) = nullptr;
   Work (*work)(const CallView&) = nullptr;
   std::span<const KernelInfo* const> (*kernels)() = nullptr;
 };
@@ -355,6 +358,8 @@ const Operation& operation() {
       if constexpr (requires { Op::check(to_struct<Inputs>(inputs), params.as<Params>(), dims); })
         Op::check(to_struct<Inputs>(inputs), params.as<Params>(), dims);
     };
+    if constexpr (requires { &Op::batch_dim; })
+      op.batch_dim = [](const ParamsBlock& params) { return Op::batch_dim(params.as<Params>()); };
     op.work = [](const CallView& view) { return Op::work(typed<Op>(view)); };
     op.kernels = &Op::kernels;
     return op;

@@ -83,6 +83,8 @@ struct Attention {
                                   "dropout a row sums to 1 minus the sinks' share"}};
   }
 
+  /// The dropout mask depends on the entry's number.
+  static std::string_view batch_dim(const Params& params) { return params.dropout_prob > 0 ? "" : "batch"; }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<Attention>& call);
   static std::span<const KernelInfo* const> kernels();
@@ -128,6 +130,7 @@ struct AttentionBackward {
                                   "gradient of the sinks"}};
   }
 
+  static std::string_view batch_dim(const Params& params) { return Attention::batch_dim(params); }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<AttentionBackward>& call);
   static std::span<const KernelInfo* const> kernels();

@@ -118,6 +118,8 @@ struct FlashAttention {
   }
 
   static int form(const Inputs& in, const Params&) { return in.cu_seqlens_q.present() ? kPacked : kBatched; }
+  /// The dropout mask depends on the entry's number.
+  static std::string_view batch_dim(const Params& params) { return params.dropout_prob > 0 ? "" : "batch"; }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<FlashAttention>& call);
   static std::span<const KernelInfo* const> kernels();
@@ -177,6 +179,7 @@ struct FlashAttentionBackward {
   }
 
   static int form(const Inputs& in, const Params& params) { return FlashAttention::form(in, params); }
+  static std::string_view batch_dim(const Params& params) { return FlashAttention::batch_dim(params); }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<FlashAttentionBackward>& call);
   static std::span<const KernelInfo* const> kernels();

@@ -76,6 +76,7 @@ struct MeanPooling {
     if (params.chunk_size) return in.cu_seqlens.present() ? kPackedChunked : kChunked;
     return in.cu_seqlens.present() ? kPacked : kBatched;
   }
+  static std::string_view batch_dim(const Params&) { return "batch"; }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<MeanPooling>& call);
   static std::span<const KernelInfo* const> kernels();
@@ -134,6 +135,7 @@ struct MeanPoolingBackward {
   static int form(const Inputs& in, const Params& params) {
     return MeanPooling::form({.x = {}, .mask = in.mask, .cu_seqlens = in.cu_seqlens}, {params.chunk_size});
   }
+  static std::string_view batch_dim(const Params&) { return "batch"; }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<MeanPoolingBackward>& call);
   static std::span<const KernelInfo* const> kernels();

@@ -72,6 +72,7 @@ struct ScaledDotProductAttention {
                                   "natural log of the softmax denominator; -inf where out is 0 for want of keys"}};
   }
 
+  static std::string_view batch_dim(const Params&) { return "batch"; }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<ScaledDotProductAttention>& call);
   static std::span<const KernelInfo* const> kernels();
@@ -117,6 +118,7 @@ struct ScaledDotProductAttentionBackward {
                                   "gradient of bias, summed over its broadcast axes"}};
   }
 
+  static std::string_view batch_dim(const Params&) { return "batch"; }
   static void check(const Inputs& in, const Params& params, Dims& dims);
   static Work work(const Call<ScaledDotProductAttentionBackward>& call);
   static std::span<const KernelInfo* const> kernels();
