@@ -76,6 +76,18 @@ std::string fault_of(const KernelInfo& kernel, const ConfigBlock& config, const 
   return kernel.runs_here == nullptr ? "" : kernel.runs_here(config, device).reason;
 }
 
+/// Why a kernel is not even asked. Most calls pass over some, so its text is made only for who reads it.
+enum class Exclusion { none, by_kernel, by_platform, by_backend, by_device };
+
+Exclusion exclusion_of(const KernelInfo& kernel, const PlanOptions& options, const std::optional<Platform>& platform,
+                       Device device) {
+  if (!options.kernel.empty() && kernel.name != options.kernel) return Exclusion::by_kernel;
+  if (platform && kernel.platform != *platform) return Exclusion::by_platform;
+  if (options.backend && kernel.backend != Backend::any && kernel.backend != *options.backend)
+    return Exclusion::by_backend;
+  return serves(kernel.backend, device) ? Exclusion::none : Exclusion::by_device;
+}
+
 /// One call on its way to a choice.
 class Chooser {
  public:
@@ -176,15 +188,8 @@ class Chooser {
     return false;
   }
 
-  /// Why a kernel is not even asked. Most calls pass over some, so its text is made only for who reads it.
-  enum class Exclusion { none, by_kernel, by_platform, by_backend, by_device };
-
   Exclusion exclusion_of(const KernelInfo& kernel) const {
-    if (!options_.kernel.empty() && kernel.name != options_.kernel) return Exclusion::by_kernel;
-    if (platform_ && kernel.platform != *platform_) return Exclusion::by_platform;
-    if (options_.backend && kernel.backend != Backend::any && kernel.backend != *options_.backend)
-      return Exclusion::by_backend;
-    return serves(kernel.backend, request_.device) ? Exclusion::none : Exclusion::by_device;
+    return ejk::exclusion_of(kernel, options_, platform_, request_.device);
   }
 
   std::string reason_of(Exclusion exclusion, const KernelInfo& kernel) const {
@@ -413,6 +418,10 @@ std::optional<Circumstances> circumstances_of(const PlanOptions& options) {
 
 bool still_runs_here(const Choice& choice, const DeviceProperties& device) {
   return fault_of(*choice.kernel, choice.config, device).empty();
+}
+
+bool may_be_asked(const KernelInfo& kernel, const PlanOptions& options, Device device) {
+  return exclusion_of(kernel, options, effective_platform(options), device) == Exclusion::none;
 }
 
 std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail* trail) {

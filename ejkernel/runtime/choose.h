@@ -66,6 +66,9 @@ std::optional<Circumstances> circumstances_of(const PlanOptions& options);
 /// Asked again of what was chosen before: the machine may change under a process.
 bool still_runs_here(const Choice& choice, const DeviceProperties& device);
 
+/// Whether a call on the device with these options asks the kernel at all.
+bool may_be_asked(const KernelInfo& kernel, const PlanOptions& options, Device device);
+
 /// The trail of one decision, for `explain`.
 struct KernelAnswer {
   std::string kernel;

@@ -45,15 +45,18 @@ Plan Executor::plan(std::string_view operation, std::span<const Tensor> inputs, 
   return Plan::make(operation, inputs, params, defaults_);
 }
 
+Array allocate_workspace(const Plan& plan, void* stream) {
+  if (plan.workspace_bytes() == 0) return {};
+  return Array(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, plan.device(), stream);
+}
+
 void run_with_workspace(const Plan& plan, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                         const CallOptions& options) {
-  RunOptions run{.stream = options.stream, .status = options.status};
-  Array workspace;
-  if (plan.workspace_bytes() > 0) {
-    workspace = Array(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, plan.device(), options.stream);
-    run.workspace = {workspace.as<std::byte>(), plan.workspace_bytes()};
-  }
-  plan.run(inputs, outputs, run);
+  const Array workspace = allocate_workspace(plan, options.stream);
+  plan.run(inputs, outputs,
+           {.stream = options.stream,
+            .workspace = {workspace.as<std::byte>(), plan.workspace_bytes()},
+            .status = options.status});
 }
 
 std::vector<Array> execute(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,

@@ -38,6 +38,9 @@ EJK_API Executor create_default_executor();
 EJK_API std::vector<Array> execute(std::string_view operation, std::span<const Tensor> inputs,
                                    const ParamsBlock& params, const CallOptions& options = {});
 
+/// What a plan needs to run once, in the order of `stream` on a device; absent when it needs nothing.
+EJK_API Array allocate_workspace(const Plan& plan, void* stream = nullptr);
+
 /// Runs a plan into outputs that the caller owns, allocating the workspace it needs.
 EJK_API void run_with_workspace(const Plan& plan, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                                 const CallOptions& options = {});

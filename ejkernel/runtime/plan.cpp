@@ -85,6 +85,23 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
   return Plan(std::move(state));
 }
 
+Plan Plan::on(Device device) const {
+  if (device == state_->device) return *this;
+  if (device_fingerprint(device) != device_fingerprint(state_->device))
+    throw_invalid(operation().name, "the device", fmt::format("be like {}", to_string(state_->device)),
+                  fmt::format("{}, {}", to_string(device), device_fingerprint(device)), "plan for it");
+  auto state = std::make_shared<State>(*state_);
+  state->device = device;
+  state->properties = &device_properties(device);
+  for (Tensor& input : state->inputs) input.device = device;
+  auto choice = std::make_shared<Choice>(*state_->choice);
+  if (choice->kernel->prepare != nullptr)
+    choice->code = choice->kernel->prepare({state->inputs, &state->params, state->output_specs()}, choice->config,
+                                           *state->properties);
+  state->choice = std::move(choice);
+  return Plan(std::move(state));
+}
+
 /// Equal to the last bit, which tells 0 from -0.
 static bool is_same(const ParamValue& a, const ParamValue& b) {
   const double *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);

@@ -31,6 +31,10 @@ class EJK_API Plan {
   static Plan make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
                    const ParamsBlock& params, const PlanOptions& options = {});
 
+  /// The same plan for another device that is like this one's (equal fingerprints): nothing is chosen again, the
+  /// kernel's code is loaded there. InvalidArgument for a device of another kind.
+  Plan on(Device device) const;
+
   /// Whether `make` would make this very plan of the call, on this thread and now.
   bool serves(const RegisteredOperation& operation, std::span<const Tensor> inputs, const ParamsBlock& params,
               const PlanOptions& options) const;
