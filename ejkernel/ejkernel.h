@@ -1,9 +1,11 @@
-// The C++ API: operations as functions, plan/run, vjp, explain, the registry, DLPack, sequence helpers.
+// The C++ API: operations as functions, plan/run, vjp, batches, explain, the registry, DLPack, sequence
+// helpers.
 #pragma once
 
 #include "ejkernel/core/dlpack.h"
 #include "ejkernel/core/sequence.h"
 #include "ejkernel/ops/operations.h"
 #include "ejkernel/runtime/api.h"
+#include "ejkernel/runtime/batch.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/registry.h"
