@@ -1,4 +1,4 @@
-// The C++ API: operations as functions, plan/run, vjp, batches, explain, the registry, DLPack, sequence
+// The C++ API: operations as functions, plan/run, vjp, batches, device groups, explain, the registry, DLPack, sequence
 // helpers.
 #pragma once
 
@@ -7,5 +7,6 @@
 #include "ejkernel/ops/operations.h"
 #include "ejkernel/runtime/api.h"
 #include "ejkernel/runtime/batch.h"
+#include "ejkernel/runtime/device_group.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/registry.h"
