@@ -131,6 +131,11 @@ void parse_nvrtc(const Variable& self, std::string_view value, Values& into) {
   into.nvrtc = absolute(self, value, value);
 }
 
+void parse_ops_record(const Variable& self, std::string_view value, Values& into) {
+  into.ops_record = value != "0";
+  if (value != "0" && value != "1") into.ops_record_file = absolute(self, value, value);
+}
+
 constexpr std::array kVariables = {
     Variable{"EJKERNEL_PLATFORM", "auto, cuda, cpu, reference, xla, triton, pallas or hip", "auto",
              "the platform of every call that does not name one; like a named one, it works or raises", parse_platform},
@@ -173,6 +178,10 @@ constexpr std::array kVariables = {
         "the library that compiles CUDA kernels, such as /usr/local/cuda/lib64/libnvrtc.so.13; `ejk doctor` says where "
         "it is looked for otherwise",
         parse_nvrtc},
+    Variable{"EJKERNEL_OPS_RECORD", "0, 1 or an absolute path", "0",
+             "1: calls are recorded in memory (shapes, parameters, small index tensors; never other data), for "
+             "get_invocations; a path: they are also appended to that file, for `ejk tune --recorded`",
+             parse_ops_record},
 };
 
 struct Published {

@@ -36,6 +36,8 @@ struct Values {
   /// Absolute paths of more stores and archives, in order; absent: the tables that the library ships.
   std::optional<std::vector<std::string>> config_path = {};
   std::string nvrtc = {};  ///< path of the CUDA compiler's library; empty: look for it
+  bool ops_record = false;            ///< calls are recorded
+  std::string ops_record_file = {};   ///< in this file as well; empty: in memory only
 };
 
 /// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is
@@ -54,6 +56,8 @@ inline const std::string& cache_dir() { return values().cache_dir; }
 inline int64_t cache_quota_mb() { return values().cache_quota_mb; }
 inline const std::optional<std::vector<std::string>>& config_path() { return values().config_path; }
 inline const std::string& nvrtc() { return values().nvrtc; }
+inline bool ops_record() { return values().ops_record; }
+inline const std::string& ops_record_file() { return values().ops_record_file; }
 
 /// Reads it again: for tests. References to the old one stay valid.
 EJK_API void reload();

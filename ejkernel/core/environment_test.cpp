@@ -44,6 +44,7 @@ TEST(Environment, an_empty_one_gives_the_defaults_and_so_does_a_variable_set_to_
     EXPECT_TRUE(values.plugins.empty());
     EXPECT_EQ(values.cache_quota_mb, 2048);
     EXPECT_TRUE(values.config_path.empty());
+    EXPECT_FALSE(values.ops_record);
   }
 }
 
@@ -66,6 +67,10 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_EQ(parsed({{"EJKERNEL_CONFIG_PATH", "/a/tables:/b.ejk"}}).config_path,
             (std::vector<std::string>{"/a/tables", "/b.ejk"}));
   EXPECT_EQ(parsed({{"EJKERNEL_NVRTC", "/a/libnvrtc.so.13"}}).nvrtc, "/a/libnvrtc.so.13");
+  const auto record = [](const char* value) { return parsed({{"EJKERNEL_OPS_RECORD", value}}); };
+  EXPECT_FALSE(record("0").ops_record);
+  EXPECT_TRUE(record("1").ops_record && record("1").ops_record_file.empty());
+  EXPECT_TRUE(record("/tmp/calls").ops_record && record("/tmp/calls").ops_record_file == "/tmp/calls");
   EXPECT_EQ(parsed({{"EJKERNEL_PLUGINS", "/a/b.so:/c.so"}}).plugins, (std::vector<std::string>{"/a/b.so", "/c.so"}));
   const auto debug = [](const char* value) { return parsed({{"EJKERNEL_DEBUG", value}}).debug; };
   EXPECT_TRUE(debug("guard").guard && !debug("guard").poison);
@@ -91,6 +96,7 @@ TEST(Environment, malformed_values_are_refused_by_name) {
       {"EJKERNEL_PLUGINS", "/a.so:b.so"}, {"EJKERNEL_CACHE_QUOTA_MB", "-1"},
       {"EJKERNEL_CACHE_QUOTA_MB", "2G"},  {"EJKERNEL_CACHE_QUOTA_MB", "1048577"},
       {"EJKERNEL_CONFIG_PATH", "/a::/b"}, {"EJKERNEL_CONFIG_PATH", "tables"},
+      {"EJKERNEL_OPS_RECORD", "calls"},   {"EJKERNEL_OPS_RECORD", "yes"},
   };
   for (const auto& [variable, value] : malformed) {
     const std::string error = error_of({{variable, value}});

@@ -48,6 +48,9 @@ int open_descriptor(const std::string& path, Access access) {
     case Access::claim:
       flags |= O_RDONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK;
       break;
+    case Access::append:
+      flags |= O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK;
+      break;
     case Access::folder:
       flags |= O_RDONLY | O_DIRECTORY;
       break;

@@ -44,6 +44,7 @@ enum class Access : uint8_t {
   read_named,  ///< the same through links: for what a person named
   create,      ///< for its owner only; the file must not exist
   claim,       ///< for its owner only, and made where it is missing: for a lock
+  append,      ///< behind what is there, through links, and made for its owner only where it is missing
   folder,
 };
 
