@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <functional>
 #include <map>
 #include <memory>
@@ -110,6 +111,18 @@ Copy copy_to(Device device, const Tensor& tensor) {
 
 void synchronize(Device device, void* stream) {
   if (device.kind == DeviceKind::cuda) cuda::synchronize(device, stream);
+}
+
+std::optional<Device> parse_device(std::string_view text) {
+  if (text == "cpu") return Device{};
+  if (text == "cuda") return Device{DeviceKind::cuda, 0};
+  if (!text.starts_with("cuda:")) return std::nullopt;
+  text.remove_prefix(5);
+  int32_t ordinal = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, ordinal);
+  if (error != std::errc() || stopped != end || ordinal < 0) return std::nullopt;
+  return Device{DeviceKind::cuda, ordinal};
 }
 
 }  // namespace ejk

@@ -1,7 +1,9 @@
 // The devices of this process and what choices may depend on about them.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "ejkernel/core/export.h"
 #include "ejkernel/core/operation.h"
@@ -31,6 +33,9 @@ EJK_API void synchronize(Device device, void* stream = nullptr);
 
 /// "cpu|AMD EPYC 9575F|x86_64 avx3_zen4|2": the environment part of every key and record.
 EJK_API const std::string& device_fingerprint(Device device);
+
+/// The device that prints so; "cuda" is its first.
+EJK_API std::optional<Device> parse_device(std::string_view text);
 
 /// "cpu", "gpu": the short word of the Python library's device_kind.
 EJK_API std::string device_kind(Device device);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/registry.h"
 
 namespace ejk::tool {
@@ -97,15 +98,7 @@ E parse_name(std::string_view flag, std::string_view text, int count) {
 }  // namespace
 
 Device parse_device(const std::string& text) {
-  if (text == "cpu") return {};
-  const std::string_view prefix = "cuda";
-  int32_t ordinal = 0;
-  if (text == prefix) return {DeviceKind::cuda, ordinal};
-  if (text.starts_with("cuda:")) {
-    const char *begin = text.data() + prefix.size() + 1, *end = text.data() + text.size();
-    const auto [stopped, error] = std::from_chars(begin, end, ordinal);
-    if (error == std::errc() && stopped == end && ordinal >= 0) return {DeviceKind::cuda, ordinal};
-  }
+  if (const std::optional<Device> device = ejk::parse_device(text)) return *device;
   throw_invalid("ejk", "--device", "be cpu, cuda or cuda:N", fmt::format("'{}'", text), "for example cuda:0");
 }
 
