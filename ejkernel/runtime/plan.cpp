@@ -10,6 +10,7 @@
 #include "ejkernel/core/error.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/recorded_internal.h"
 
 namespace ejk {
 
@@ -143,6 +144,7 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
   if (reinterpret_cast<uintptr_t>(options.status) % alignof(uint32_t) != 0)
     throw_invalid(operation().name, "the status word", "be aligned to 4 bytes", "another address",
                   "pass the address of a uint32_t");
+  const recording::Run recorded(*this, inputs);
   s.choice->kernel->run({inputs, &s.params, outputs}, s.choice->config,
                         {.stream = options.stream,
                          .workspace = options.workspace,

@@ -22,7 +22,7 @@ struct RunOptions {
 };
 
 /// Immutable, thread-safe, cheap to copy. `run` does not allocate, lock, synchronise a device or read a tensor's
-/// contents on the host side of a device call.
+/// contents on the host side of a device call. (Recording calls, recorded.h, does the first two.)
 class EJK_API Plan {
  public:
   /// Validates, chooses and binds. Tensors are specs here: their data is not looked at, only how it is aligned.
