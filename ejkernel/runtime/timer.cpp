@@ -94,6 +94,12 @@ Summary measure(const Sampler& sampler, const MeasureOptions& options) {
   return summarise(samples, options.confidence);
 }
 
+Summary benchmark(const std::function<void()>& fn, const MeasureOptions& options) {
+  Summary time = measure(make_sampler([&](int64_t) { fn(); }), options);
+  for (double* seconds : {&time.median, &time.low, &time.high}) *seconds *= 1e3;
+  return time;
+}
+
 Comparison compare(const Sampler& a, const Sampler& b, const MeasureOptions& options) {
   Stopping stopping(options);
   std::vector<double> samples_a, samples_b, ratios;

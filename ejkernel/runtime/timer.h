@@ -47,6 +47,9 @@ struct MeasureOptions {
   double confidence = 0.95;
 };
 EJK_API Summary measure(const Sampler& sampler, const MeasureOptions& options = {});
+/// Times calls of `fn` on the host: median and interval in milliseconds. `fn` waits for what it starts elsewhere; for a
+/// GPU there is make_device_sampler.
+EJK_API Summary benchmark(const std::function<void()>& fn, const MeasureOptions& options = {});
 
 /// Interleaved A/B. `ratio` is time of b / time of a: an interval that holds 1 means that no difference was seen.
 struct Comparison {

@@ -98,6 +98,22 @@ TEST(Timer, equal_candidates_are_no_different) {
   EXPECT_LE(told_apart, 9);  // 1 % of 300 is 3
 }
 
+TEST(Timer, a_benchmark_counts_in_milliseconds) {
+  int calls = 0;
+  const Summary time = benchmark(
+      [&] {
+        ++calls;
+        for (const double until = now_seconds() + 2e-3; now_seconds() < until;) {
+        }
+      },
+      {.max_seconds = 0.01, .min_samples = 3});
+  EXPECT_GT(calls, time.num_samples);
+  EXPECT_GE(time.num_samples, 3);
+  EXPECT_GE(time.low, 2) << "not seconds";
+  EXPECT_LE(time.low, time.median);
+  EXPECT_LE(time.median, time.high);
+}
+
 TEST(Timer, the_clock_does_not_go_back) {
   double last = now_seconds();
   for (int i = 0; i < 1000; ++i) {
