@@ -1,5 +1,5 @@
-// The C++ API: operations as functions, plan/run, vjp, batches, device groups, explain, tuning, recorded calls, timing, the
-// registry, DLPack, sequence helpers.
+// The C++ API: operations as functions, plan/run, vjp, batches, device groups, explain, tuning, recorded calls, timing,
+// the registry, DLPack, sequence helpers.
 #pragma once
 
 #include "ejkernel/core/dlpack.h"

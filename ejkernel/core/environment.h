@@ -35,9 +35,9 @@ struct Values {
   int64_t cache_quota_mb = 2048;          ///< of the store, in MiB; 0: no limit
   /// Absolute paths of more stores and archives, in order; absent: the tables that the library ships.
   std::optional<std::vector<std::string>> config_path = {};
-  std::string nvrtc = {};  ///< path of the CUDA compiler's library; empty: look for it
-  bool ops_record = false;            ///< calls are recorded
-  std::string ops_record_file = {};   ///< in this file as well; empty: in memory only
+  std::string nvrtc = {};            ///< path of the CUDA compiler's library; empty: look for it
+  bool ops_record = false;           ///< calls are recorded
+  std::string ops_record_file = {};  ///< in this file as well; empty: in memory only
 };
 
 /// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is

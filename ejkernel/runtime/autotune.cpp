@@ -35,9 +35,10 @@ void require_memory_for(const Invocation& call) {
   }
   const double free = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (bytes > free / 4)
-    throw Unsupported(fmt::format("{}: the inputs of a recorded call take {:.0f} MiB, more than a quarter of the memory "
-                                  "that is free; tune a smaller one of its problem",
-                                  call.operation, bytes / (1 << 20)));
+    throw Unsupported(
+        fmt::format("{}: the inputs of a recorded call take {:.0f} MiB, more than a quarter of the memory "
+                    "that is free; tune a smaller one of its problem",
+                    call.operation, bytes / (1 << 20)));
 }
 
 void fill_from_sample(const Invocation& call, const Tensor& t, const std::vector<int64_t>& sample) {
@@ -133,8 +134,7 @@ std::vector<RecordedTuning> autotune_recorded(std::span<const Invocation> invoca
                                               const RecordedProgress& progress) {
   const Unrecorded unrecorded;
   std::vector<RecordedTuning> all;
-  for (RecordedProblem& problem : recorded_problems(invocations))
-    all.push_back({.problem = std::move(problem)});
+  for (RecordedProblem& problem : recorded_problems(invocations)) all.push_back({.problem = std::move(problem)});
   for (size_t n = 0; n < all.size(); ++n) {
     tune_into(all[n], invocations[all[n].problem.calls.front()], options);
     if (progress) progress(all[n], n + 1, all.size());

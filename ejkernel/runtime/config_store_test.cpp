@@ -73,7 +73,8 @@ TEST_F(NearConfigs, of_another_kernel_or_operation_and_those_that_cannot_be_read
   put(other, 2);
   ASSERT_TRUE(put_stored_config(key("x:f32 batch=1"), {}, {}));  // nothing beats the heuristic's
   ASSERT_TRUE(store().put(key("x:f32 batch=4"), {.value = "no json", .provenance = ""}));
-  ASSERT_TRUE(store().put({.environment = other.environment, .group = "toy", .text = ""}, {.value = "{\"tile\":1}", .provenance = ""}));
+  ASSERT_TRUE(store().put({.environment = other.environment, .group = "toy", .text = ""},
+                          {.value = "{\"tile\":1}", .provenance = ""}));
   EXPECT_EQ(near(key("x:f32 batch=2")), -1);
 }
 

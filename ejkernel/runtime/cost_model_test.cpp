@@ -31,7 +31,8 @@ struct Grain {
 KernelInfo counting_kernel() {
   KernelInfo kernel;
   kernel.cost = [](const CallView&, const ConfigBlock& config, const DeviceProperties&) {
-    return Cost{.tasks = 4, .task_flops = static_cast<double>(config.as<Grain>().flops),
+    return Cost{.tasks = 4,
+                .task_flops = static_cast<double>(config.as<Grain>().flops),
                 .shared_bytes = config.as<Grain>().flops};
   };
   return kernel;

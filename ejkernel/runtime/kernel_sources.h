@@ -1,5 +1,5 @@
-// What a kernel was compiled from: its file and, below ops/ and platform/, everything behind it. A digest of them stands
-// in the key of tuned configs, so that a change of a kernel is a miss (cmake/digest_sources.cmake).
+// What a kernel was compiled from: its file and, below ops/ and platform/, everything behind it. A digest of them
+// stands in the key of tuned configs, so that a change of a kernel is a miss (cmake/digest_sources.cmake).
 #pragma once
 
 #include <span>

@@ -79,8 +79,8 @@ EJK_API Invocation invocation_from_json(std::string_view json);
 
 /// Writes them to a file, a line each. InvalidArgument when it cannot be written; then it is as it was.
 EJK_API void save_invocations(const std::string& file, std::span<const Invocation> invocations);
-/// The calls of a file that was saved or recorded into: lines of one call are added up. InvalidArgument names file, line
-/// and field. What stands behind the last line end was not finished, and is left out.
+/// The calls of a file that was saved or recorded into: lines of one call are added up. InvalidArgument names file,
+/// line and field. What stands behind the last line end was not finished, and is left out.
 EJK_API std::vector<Invocation> load_invocations(const std::string& file);
 
 }  // namespace ejk

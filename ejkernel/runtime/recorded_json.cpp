@@ -15,8 +15,8 @@
 namespace ejk {
 namespace {
 
-// Written without a tree of objects: taking one of nlohmann's down allocates, and where there is no memory left that ends
-// the process, which recording must not.
+// Written without a tree of objects: taking one of nlohmann's down allocates, and where there is no memory left that
+// ends the process, which recording must not.
 
 /// A number or text.
 template <class T>
@@ -250,7 +250,8 @@ std::string to_json(const Invocation& call) {
   if (!call.options.kernel.empty()) json += fmt::format(R"(,"kernel":{})", scalar(call.options.kernel));
   std::vector<std::string> inputs, params;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
-    const auto sample = i < call.samples.size() ? std::span<const int64_t>(call.samples[i]) : std::span<const int64_t>();
+    const auto sample =
+        i < call.samples.size() ? std::span<const int64_t>(call.samples[i]) : std::span<const int64_t>();
     if (call.inputs[i].present()) inputs.push_back(input_json(op.inputs[i], call.inputs[i], sample));
   }
   for (const ParamField& field : op.params)

@@ -269,7 +269,8 @@ std::string error_of(const std::string& json) {
   return "no InvalidArgument";
 }
 std::string error_with(const std::string& fields) {
-  return error_of(R"({"operation": "toy", "inputs": [{"name": "x", "dtype": "f32", "shape": [2, 3]}], )" + fields + "}");
+  return error_of(R"({"operation": "toy", "inputs": [{"name": "x", "dtype": "f32", "shape": [2, 3]}], )" + fields +
+                  "}");
 }
 std::string error_with_input(const std::string& fields) {
   return error_of(R"({"operation": "toy", "inputs": [{)" + fields + "}]}");
@@ -292,9 +293,11 @@ TEST_F(Recorded, json_that_is_wrong_names_the_field) {
   EXPECT_THAT(error_with(R"("colour": 1)"), HasSubstr(R"(got "colour")"));
   EXPECT_THAT(error_with(R"("device": "tpu")"), HasSubstr(R"(device must be cpu or cuda:N, got "tpu")"));
   for (const char* count : {"0", "-1", "1.5", "18446744073709551615", "\"many\"", "1e999"})
-    EXPECT_THAT(error_with(R"("count": )" + std::string(count)), AnyOf(HasSubstr("count must be"), HasSubstr("no JSON")));
+    EXPECT_THAT(error_with(R"("count": )" + std::string(count)),
+                AnyOf(HasSubstr("count must be"), HasSubstr("no JSON")));
   EXPECT_THAT(error_with(R"("seconds": -1)"), HasSubstr("seconds must be from 0 to 1e12, got -1"));
-  EXPECT_THAT(error_with(R"("platform": "abacus")"), HasSubstr(R"(platform must be the name of a platform, got "abac)"));
+  EXPECT_THAT(error_with(R"("platform": "abacus")"),
+              HasSubstr(R"(platform must be the name of a platform, got "abac)"));
   EXPECT_THAT(error_with(R"("params": [])"), HasSubstr("params must be a JSON object, got a JSON array"));
   EXPECT_THAT(error_with(R"("params": {"colour": 1})"), HasSubstr("toy: parameter name colour must be one of"));
   EXPECT_THAT(error_with(R"("params": {"scale": "big"})"), HasSubstr("toy: scale must be of type"));

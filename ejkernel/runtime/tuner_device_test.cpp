@@ -49,7 +49,8 @@ TEST_F(TunerOnGpu, every_candidate_of_the_forward_is_compiled_checked_and_timed)
 
 TEST_F(TunerOnGpu, gradients_are_tuned_with_the_callers_own_data) {
   if (device_properties(kGpu).compute_capability != 90) GTEST_SKIP() << "not a Hopper GPU";
-  const Array q = Array::zeros(DType::bf16, {1, 256, 8, 128}, kGpu), kv = Array::zeros(DType::bf16, {1, 256, 1, 128}, kGpu);
+  const Array q = Array::zeros(DType::bf16, {1, 256, 8, 128}, kGpu),
+              kv = Array::zeros(DType::bf16, {1, 256, 1, 128}, kGpu);
   const auto outputs = execute<FlashAttention>({.query = q, .key = kv, .value = kv}, {.causal = true});
   const FlashAttentionBackward::Inputs inputs{{.query = q, .key = kv, .value = kv}, outputs.out, outputs.lse, q};
   const Plan made = plan<FlashAttentionBackward>(inputs, {.causal = true}, {.policy = Policy{.autotune = false}});

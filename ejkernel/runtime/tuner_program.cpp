@@ -127,9 +127,10 @@ TuningJob::TuningJob(const Plan& plan, std::span<const Tensor> inputs, std::span
   const Operation& op = plan.operation();
   const KernelInfo& kernel = plan.kernel();
   if (program_.empty())
-    throw Unsupported(fmt::format("{}: kernel {} is tuned by the program ejk, which is not beside the library; install "
-                                  "it, or use the heuristic's config",
-                                  op.name, kernel.name));
+    throw Unsupported(
+        fmt::format("{}: kernel {} is tuned by the program ejk, which is not beside the library; install "
+                    "it, or use the heuristic's config",
+                    op.name, kernel.name));
   std::string head;
   const auto append = [&](const auto& value) { head.append(reinterpret_cast<const char*>(&value), sizeof value); };
   append(Header{.layout = layout_of(op, kernel),

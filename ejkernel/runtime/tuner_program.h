@@ -1,4 +1,5 @@
-// Candidates tried by the program `ejk`, started for it: a GPU's context cannot be forked, and does not outlive a fault.
+// Candidates tried by the program `ejk`, started for it: a GPU's context cannot be forked, and does not outlive a
+// fault.
 #pragma once
 
 #include <sys/types.h>

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <span>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/autotune.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/json.h"
 #include "ejkernel/runtime/tuner_program.h"
@@ -26,17 +29,88 @@ using Json = nlohmann::ordered_json;
 struct Flags {
   CallFlags call;
   std::vector<std::string> cases;
+  std::string recorded;
   double budget = 10;
   bool resume = false, dry_run = false, verify_only = false, own_process = false, json = false, worker = false;
 };
 
+/// One to tune; its data are made when its turn comes.
+struct Problem {
+  std::string name = {}, operation = {};
+  bool backward = false;
+  uint64_t seed = 0;
+  int64_t calls = 0;  ///< how many were recorded; 0: it was not
+  Device device = {};
+  PlanOptions options = {};
+  std::function<ToolCall(bool with_data)> make = {};  ///< data are in host memory
+};
+
+Problem problem_of(const BenchEntry& entry) {
+  return {.name = entry.name,
+          .operation = entry.call.operation,
+          .backward = entry.call.backward,
+          .seed = entry.call.seed,
+          .device = entry.call.device,
+          .options = plan_options(entry.call),
+          .make = [call = entry.call](bool) { return make_call_with_data(call); }};
+}
+
+/// That of its tensors; a call has at least one.
+Device device_of(const Invocation& recorded) {
+  const auto present = [](const Tensor& input) { return input.present(); };
+  return std::find_if(recorded.inputs.begin(), recorded.inputs.end(), present)->device;
+}
+
+/// A call on a GPU stays without data: its tuner makes them.
+ToolCall recorded_call(const Invocation& recorded, bool with_data) {
+  ToolCall call{.operation = recorded.operation, .inputs = recorded.inputs, .params = recorded.params};
+  const bool on_host = std::all_of(call.inputs.begin(), call.inputs.end(),
+                                   [](const Tensor& input) { return input.device.kind == DeviceKind::cpu; });
+  if (!with_data || !on_host) return call;
+  const auto made = std::make_shared<SyntheticInputs>(inputs_of(recorded, 1));
+  call.inputs = made->tensors;
+  call.owners.push_back(made);
+  return call;
+}
+
+/// "flash_attention bf16[2, 1024, 8, 128]", the heaviest first.
+std::vector<Problem> recorded_problems_in(const std::string& file) {
+  const std::vector<Invocation> calls = load_invocations(file);
+  std::vector<Problem> problems;
+  for (const RecordedProblem& recorded : recorded_problems(calls)) {
+    const Invocation& call = calls[recorded.calls.front()];
+    problems.push_back({.name = fmt::format("{} {}", call.operation, to_string(call.inputs.front())),
+                        .operation = call.operation,
+                        .calls = recorded.count,
+                        .device = device_of(call),
+                        .options = call.options,
+                        .make = [call, why_not = recorded.why_not](bool with_data) {
+                          if (!why_not.empty()) throw Unsupported(why_not);
+                          return recorded_call(call, with_data);
+                        }});
+  }
+  return problems;
+}
+
+std::vector<Problem> problems_of(const Flags& flags) {
+  if (!flags.recorded.empty()) {
+    if (!flags.call.operation.empty())
+      throw_invalid("ejk", "--recorded", "be the only description of the problems", flags.call.operation + " as well",
+                    "leave one of them out");
+    return recorded_problems_in(flags.recorded);
+  }
+  std::vector<Problem> problems;
+  for (const BenchEntry& entry : entries_of("tune", flags.call, flags.cases)) problems.push_back(problem_of(entry));
+  return problems;
+}
+
 Json config_of(const KernelInfo& kernel, const ConfigBlock& config) { return Json::parse(config_json(kernel, config)); }
 
 /// What came of one problem, as one line of JSON; people get the same in words.
-Json report_json(const BenchEntry& entry, const TuneReport& report) {
-  Json json = {{"case", entry.name},
-               {"operation", entry.call.operation},
-               {"backward", entry.call.backward},
+Json report_json(const Problem& problem, const TuneReport& report) {
+  Json json = {{"case", problem.name},
+               {"operation", problem.operation},
+               {"backward", problem.backward},
                {"kernel", report.kernel->name},
                {"faster", report.faster},
                {"config", config_of(*report.kernel, report.best)},
@@ -46,6 +120,7 @@ Json report_json(const BenchEntry& entry, const TuneReport& report) {
                {"seconds", report.seconds},
                {"candidates", Json::array()}};
   if (!report.transferred_from.empty()) json["transferred_from"] = report.transferred_from;
+  if (problem.calls > 0) json["calls"] = problem.calls;
   if (report.faster) {
     json["ratio"] = report.comparison.ratio.median;
     json["ratio_low"] = report.comparison.ratio.low;
@@ -88,76 +163,99 @@ bool is_tuned(const Plan& plan) {
   });
 }
 
-void print_candidates(const BenchEntry& entry, const Plan& plan, bool as_json) {
+void print_candidates(const std::string& name, const Plan& plan, bool as_json) {
   const std::vector<ConfigBlock> candidates = tuning_candidates(plan);
   if (as_json) {
-    Json json = {{"case", entry.name}, {"kernel", plan.kernel().name}, {"candidates", Json::array()}};
+    Json json = {{"case", name}, {"kernel", plan.kernel().name}, {"candidates", Json::array()}};
     for (const ConfigBlock& candidate : candidates)
       json["candidates"].push_back({{"config", config_of(plan.kernel(), candidate)}});
     fmt::print("{}\n", json.dump());
     return;
   }
-  fmt::print("{}  kernel {}, {} candidates\n", entry.name, plan.kernel().name, candidates.size());
+  fmt::print("{}  kernel {}, {} candidates\n", name, plan.kernel().name, candidates.size());
   for (const ConfigBlock& candidate : candidates) fmt::print("  {}\n", to_string(plan.kernel(), candidate));
 }
 
-int tune_all(const Flags& flags) {
-  const std::vector<BenchEntry> entries = entries_of("tune", flags.call, flags.cases);
-  Progress progress;
-  double logs = 0;
-  int num_tuned = 0, num_failed = 0;
-  size_t width = 0;
-  for (const BenchEntry& entry : entries) width = std::max(width, entry.name.size());
-  for (size_t n = 0; n < entries.size(); ++n) {
-    const BenchEntry& entry = entries[n];
-    progress.show(fmt::format("{} of {}: {} …", n + 1, entries.size(), entry.name));
-    const ToolCall call = make_call_with_data(entry.call);
-    PlanOptions options = plan_options(entry.call);
+/// Problem by problem, with a line for each.
+class Tuning {
+ public:
+  Tuning(const Flags& flags, std::vector<Problem> problems) : flags_(flags), problems_(std::move(problems)) {
+    for (const Problem& problem : problems_) width_ = std::max(width_, label(problem).size());
+  }
+
+  int run() {
+    for (size_t n = 0; n < problems_.size(); ++n) {
+      try {
+        progress_.show(fmt::format("{} of {}: {} …", n + 1, problems_.size(), problems_[n].name));
+        handle(n);
+      } catch (const Unsupported& error) {
+        progress_.clear();
+        ++num_failed_;
+        fmt::print(stderr, "ejk: {}\n", printable(error.what()));
+      }
+    }
+    if (num_tuned_ > 0 && !flags_.json && !flags_.verify_only)
+      fmt::print("{} problems: {:.3f}x the heuristics' speed in geometric mean\n", num_tuned_,
+                 std::exp(logs_ / num_tuned_));
+    return num_failed_ == 0 ? kOk : kFailed;
+  }
+
+ private:
+  static std::string label(const Problem& problem) {
+    return problem.calls == 0 ? problem.name : fmt::format("{}, {} calls", problem.name, problem.calls);
+  }
+
+  void handle(size_t n) {
+    const Problem& problem = problems_[n];
+    const ToolCall call = problem.make(/*with_data=*/!flags_.dry_run);
+    PlanOptions options = problem.options;
     options.policy = Policy{.autotune = false, .heuristics = true};
-    const Plan plan = Plan::make(call.operation, on_device(call.inputs, entry.call.device), call.params, options);
-    const std::string name = fmt::format("{:<{}}  ", entry.name, width);
-    if (flags.dry_run) {
-      progress.clear();
-      print_candidates(entry, plan, flags.json);
-      continue;
-    }
-    if (!is_tunable(plan) || (flags.resume && is_tuned(plan))) {
-      progress.clear();
-      if (!flags.json)
-        fmt::print("{}{}\n", name,
-                   is_tunable(plan) ? "tuned already" : fmt::format("kernel {} has one config", plan.kernel().name));
-      continue;
-    }
-    const double began = now_seconds();
-    const auto show = [&](size_t done, size_t all) {
-      const double left = std::max(0.0, flags.budget - (now_seconds() - began)) +
-                          flags.budget * static_cast<double>(entries.size() - n - 1);
-      progress.show(fmt::format("{} of {}: {}, candidate {} of {}, at most {:.0f} s left", n + 1, entries.size(),
-                                entry.name, done, all, left));
-    };
-    try {
-      const TuneReport report = tune(plan,
-                                     {.budget_seconds = flags.budget,
-                                      .own_process = flags.own_process,
-                                      .seed = entry.call.seed + 1,
-                                      .verify_only = flags.verify_only,
-                                      .progress = show},
-                                     call.inputs);
-      progress.clear();
-      flags.json ? fmt::print("{}\n", report_json(entry, report).dump())
-                 : fmt::print("{}{}\n", name, outcome(report, flags.verify_only));
-      logs += report.faster ? -std::log(report.comparison.ratio.median) : 0;
-      ++num_tuned;
-    } catch (const Unsupported& error) {
-      progress.clear();
-      ++num_failed;
-      fmt::print(stderr, "ejk: {}\n", error.what());
+    const Plan plan = Plan::make(call.operation, on_device(call.inputs, problem.device), call.params, options);
+    if (flags_.dry_run) {
+      progress_.clear();
+      print_candidates(problem.name, plan, flags_.json);
+    } else if (!is_tunable(plan) || (flags_.resume && is_tuned(plan))) {
+      say(problem, is_tunable(plan) ? "tuned already" : fmt::format("kernel {} has one config", plan.kernel().name));
+    } else {
+      tune_one(n, plan, call);
     }
   }
-  if (num_tuned > 0 && !flags.json && !flags.verify_only)
-    fmt::print("{} problems: {:.3f}x the heuristics' speed in geometric mean\n", num_tuned, std::exp(logs / num_tuned));
-  return num_failed == 0 ? kOk : kFailed;
-}
+
+  void say(const Problem& problem, const std::string& text) {
+    progress_.clear();
+    if (!flags_.json) fmt::print("{:<{}}  {}\n", label(problem), width_, text);
+  }
+
+  void tune_one(size_t n, const Plan& plan, const ToolCall& call) {
+    const Problem& problem = problems_[n];
+    const double began = now_seconds();
+    const auto show = [&](size_t done, size_t all) {
+      const double left = std::max(0.0, flags_.budget - (now_seconds() - began)) +
+                          flags_.budget * static_cast<double>(problems_.size() - n - 1);
+      progress_.show(fmt::format("{} of {}: {}, candidate {} of {}, at most {:.0f} s left", n + 1, problems_.size(),
+                                 problem.name, done, all, left));
+    };
+    const Unrecorded unrecorded;
+    const TuneReport report = tune(plan,
+                                   {.budget_seconds = flags_.budget,
+                                    .own_process = flags_.own_process,
+                                    .seed = problem.seed + 1,
+                                    .verify_only = flags_.verify_only,
+                                    .progress = show},
+                                   call.owners.empty() ? std::span<const Tensor>() : call.inputs);
+    say(problem, outcome(report, flags_.verify_only));
+    if (flags_.json) fmt::print("{}\n", report_json(problem, report).dump());
+    logs_ += report.faster ? -std::log(report.comparison.ratio.median) : 0;
+    ++num_tuned_;
+  }
+
+  const Flags& flags_;
+  std::vector<Problem> problems_;
+  Progress progress_;
+  size_t width_ = 0;
+  double logs_ = 0;
+  int num_tuned_ = 0, num_failed_ = 0;
+};
 
 }  // namespace
 
@@ -169,10 +267,12 @@ Action declare_tune(Options& options) {
       .flag("verify-only", flags->verify_only, "check every candidate against the heuristic's config; time none")
       .flag("own-process", flags->own_process,
             "try candidates in a process of their own, as those of a GPU and of plug-ins are")
+      .value("recorded", flags->recorded, "FILE",
+             "the calls that EJKERNEL_OPS_RECORD=FILE recorded, the heaviest first")
       .flag("json", flags->json, "one line of JSON for each problem")
       .flag("worker", flags->worker, "be that process: what the library starts, and no use by hand");
   declare_operations(options, flags->call, &flags->cases);
-  return [flags] { return flags->worker ? run_tuner_program() : tune_all(*flags); };
+  return [flags] { return flags->worker ? run_tuner_program() : Tuning(*flags, problems_of(*flags)).run(); };
 }
 
 }  // namespace ejk::tool
