@@ -89,7 +89,6 @@ void tune_into(RecordedTuning& tuned, const Invocation& call, const TuneOptions&
 
 TuneReport autotune(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                     const TuneOptions& options, const PlanOptions& plan) {
-  const Unrecorded unrecorded;
   return tune(plan_untuned(operation, inputs, params, plan), options,
               have_data(inputs) ? inputs : std::span<const Tensor>());
 }
@@ -132,7 +131,6 @@ SyntheticInputs inputs_of(const Invocation& call, uint64_t seed) {
 
 std::vector<RecordedTuning> autotune_recorded(std::span<const Invocation> invocations, const TuneOptions& options,
                                               const RecordedProgress& progress) {
-  const Unrecorded unrecorded;
   std::vector<RecordedTuning> all;
   for (RecordedProblem& problem : recorded_problems(invocations)) all.push_back({.problem = std::move(problem)});
   for (size_t n = 0; n < all.size(); ++n) {

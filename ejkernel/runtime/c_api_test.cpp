@@ -14,6 +14,7 @@
 #include "ejkernel/core/dlpack.h"
 #include "ejkernel/core/log.h"
 #include "ejkernel/runtime/choose.h"
+#include "ejkernel/runtime/recorded.h"
 #include "ejkernel/testing/allocation_counter.h"
 #include "ejkernel/testing/toy.h"
 
@@ -465,6 +466,17 @@ TEST_F(CApi, damaged_calls_are_refused) {
     }
   }
   EXPECT_GT(refused, 3000);
+}
+
+TEST_F(CApi, calls_are_recorded_as_those_from_cxx_are) {
+  start_recording();
+  for (int n = 0; n < 3; ++n) EXPECT_EQ(execute(), EJK_OK) << error();
+  stop_recording();
+  const std::vector<Invocation> calls = get_invocations();
+  clear_invocations();
+  ASSERT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls[0].operation, "toy");
+  EXPECT_EQ(calls[0].count, 3);
 }
 
 }  // namespace

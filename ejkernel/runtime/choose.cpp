@@ -11,7 +11,6 @@
 #include "ejkernel/runtime/clock_cache.h"
 #include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/devices.h"
-#include "ejkernel/runtime/recorded.h"
 #include "ejkernel/runtime/single_flight.h"
 #include "ejkernel/runtime/timer.h"
 #include "ejkernel/runtime/tuner.h"
@@ -344,7 +343,6 @@ class Chooser {
         return Measured{*config, Tier::store, stored->how};
     }
     const TimeSpentTuning spent;
-    const Unrecorded unrecorded;
     const PlanOptions own{
         .platform = kernel.platform, .kernel = kernel.name, .config = config_values(kernel, heuristic(kernel))};
     const Plan plan = Plan::make(request_.operation, request_.inputs, *request_.params, own);

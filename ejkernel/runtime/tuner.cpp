@@ -13,6 +13,7 @@
 #include "ejkernel/runtime/calibration.h"
 #include "ejkernel/runtime/cost_model.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/recorded.h"
 #include "ejkernel/runtime/search.h"
 #include "ejkernel/runtime/synthetic.h"
 #include "ejkernel/runtime/tuner_program.h"
@@ -246,6 +247,7 @@ bool is_tunable(const Plan& plan) { return tuning_candidates(plan).size() > 1; }
 TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Tensor> given) {
   const std::string_view op = plan.operation().name;
   const KernelInfo& kernel = plan.kernel();
+  const Unrecorded unrecorded;
   const double began = now_seconds(), until = began + options.budget_seconds;
   std::vector<ConfigBlock> candidates = tuning_candidates(plan);
   if (candidates.size() < 2)

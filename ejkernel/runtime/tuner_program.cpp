@@ -19,6 +19,7 @@
 #include "ejkernel/core/installation.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/recorded.h"
 #include "ejkernel/runtime/tuner_worker.h"
 #include "ejkernel/runtime/tuning_lab.h"
 
@@ -187,6 +188,7 @@ pid_t TuningJob::start_worker(int socket) const {
 }
 
 int run_tuner_program() {
+  const Unrecorded unrecorded;
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a candidate that hangs must not outlive who asked about it
   struct stat status = {};
   if (fstat(kMemory, &status) != 0 || status.st_size == 0)

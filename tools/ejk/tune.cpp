@@ -235,7 +235,6 @@ class Tuning {
       progress_.show(fmt::format("{} of {}: {}, candidate {} of {}, at most {:.0f} s left", n + 1, problems_.size(),
                                  problem.name, done, all, left));
     };
-    const Unrecorded unrecorded;
     const TuneReport report = tune(plan,
                                    {.budget_seconds = flags_.budget,
                                     .own_process = flags_.own_process,
