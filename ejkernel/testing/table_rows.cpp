@@ -105,9 +105,19 @@ Rows rows_of_the_tuner() {
                        "ejkernel/testing/toy.h",
                        "ejkernel/testing/toy_tunable.h",
                        "tools/table/rows_tuner.cpp",
-                       ":(exclude)ejkernel/*_test.cpp"};
+                       ":(exclude)ejkernel/*_test.cpp"},
+              threads = {"ejkernel/core",
+                         "ejkernel/runtime",
+                         "ejkernel/testing/registers.h",
+                         "ejkernel/testing/shared_caches.h",
+                         "ejkernel/testing/shared_caches.cpp",
+                         "ejkernel/testing/toy.h",
+                         "tools/table/rows_threads.cpp",
+                         ":(exclude)ejkernel/*_test.cpp"};
   return {
       {"T-34", "16 processes, one key", "processes that plan the same new problem at once: one measures", 160, tuner},
+      {"T-36", "32 threads", "operations on the caches, the registry and the store: no update lost, no race reported",
+       1000000, threads, "tsan"},
       {"T-38", "Key soundness", "parameters changed alone: another key exactly where the declaration says so", 1000,
        kernels_and("tools/table/rows_tuner.cpp")},
       {"T-39", "Broken candidates",

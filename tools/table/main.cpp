@@ -2,6 +2,7 @@
 // --commit says what the program was built from, where it runs outside of its tree.
 // ejkernel_table digests SEED ORDER: one of the processes that row T-21 compares.
 // ejkernel_table sanitized SEED N: what rows T-11 to T-13 run under compute-sanitizer.
+// ejkernel_table race: what row T-36 runs to see that a race is reported.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -60,6 +61,10 @@ int main(int argc, char** argv) {
   try {
     if (argc == 4 && std::string_view(argv[1]) == "digests") {
       fmt::print("{}", digests_in_order(number<uint64_t>("SEED", argv[2]), number<uint64_t>("ORDER", argv[3])));
+      return 0;
+    }
+    if (argc == 2 && std::string_view(argv[1]) == "race") {
+      fmt::print("reports {}\n", reports_of_a_race());
       return 0;
     }
     if (argc == 4 && std::string_view(argv[1]) == "sanitized") {

@@ -110,6 +110,7 @@ RowFunction row_function(std::string_view id) {
       {"T-33", corrupt_records},
       {"T-34", one_tuning_at_a_time},
       {"T-35", sixteen_processes},
+      {"T-36", threads_on_caches},
       {"T-37", changed_environments},
       {"T-38", key_soundness},
       {"T-39", broken_candidates},

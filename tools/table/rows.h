@@ -46,6 +46,9 @@ RowResult one_tuning_at_a_time(const RowRequest& request);
 RowResult key_soundness(const RowRequest& request);
 RowResult broken_candidates(const RowRequest& request);
 RowResult tier_combinations(const RowRequest& request);
+RowResult threads_on_caches(const RowRequest& request);
+/// How often ThreadSanitizer reports a race that is there.
+int64_t reports_of_a_race();
 
 // The store.
 RowResult killed_writers(const RowRequest& request);
