@@ -26,7 +26,8 @@ Paths kernels_and(std::string_view producer) {
 Rows rows_of_kernels() {
   const Paths correctness = kernels_and("tools/table/rows_correctness.cpp"),
               memory = kernels_and("tools/table/rows_memory.cpp"),
-              determinism = kernels_and("tools/table/rows_determinism.cpp");
+              determinism = kernels_and("tools/table/rows_determinism.cpp"),
+              frozen = kernels_and("tools/table/rows_frozen.cpp");
   return {
       {"T-02", "Forward accuracy", "random problems, every kernel against float64: failures, quantiles of r", 10000,
        correctness},
@@ -45,6 +46,8 @@ Rows rows_of_kernels() {
       {"T-20", "Bit-equal reruns", "configurations of 1,000 reruns on 1 to 7 threads, other work beside", 100,
        determinism},
       {"T-21", "Cross-process equality", "processes, each with an order of its own", 50, determinism},
+      {"T-23", "Frozen configs", "problems with a stored config: the same bits in other processes that find it", 400,
+       frozen},
       {"T-24", "Spread without determinism", "configurations, largest difference over reruns in ulp", 300, determinism},
   };
 }

@@ -1,6 +1,7 @@
 // ejkernel_table T-nn [--n N] [--seed S] [--commit C]: produces one row of the reliability table and writes its record;
 // --commit says what the program was built from, where it runs outside of its tree.
 // ejkernel_table digests SEED ORDER: one of the processes that row T-21 compares.
+// ejkernel_table frozen SEED N THREADS: one of those that row T-23 compares.
 // ejkernel_table sanitized SEED N: what rows T-11 to T-13 run under compute-sanitizer.
 // ejkernel_table race: what row T-36 runs to see that a race is reported.
 #include <fmt/format.h>
@@ -61,6 +62,11 @@ int main(int argc, char** argv) {
   try {
     if (argc == 4 && std::string_view(argv[1]) == "digests") {
       fmt::print("{}", digests_in_order(number<uint64_t>("SEED", argv[2]), number<uint64_t>("ORDER", argv[3])));
+      return 0;
+    }
+    if (argc == 5 && std::string_view(argv[1]) == "frozen") {
+      fmt::print("{}", replay_frozen(number<uint64_t>("SEED", argv[2]), number<int64_t>("N", argv[3]),
+                                     number<int>("THREADS", argv[4])));
       return 0;
     }
     if (argc == 2 && std::string_view(argv[1]) == "race") {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "ejkernel/core/digest.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/testing/operations.h"
@@ -51,6 +52,14 @@ RowResult Tally::result() const {
   result.figures["r_p99"] = quantile(sorted, 0.99);
   result.figures["r_max"] = sorted.back();
   return result;
+}
+
+uint64_t digest_of_outputs(const std::vector<Array>& outputs) {
+  std::string bytes;
+  for (const Array& output : outputs)
+    if (output.present())
+      bytes.append(output.as<char>(), static_cast<size_t>(num_bytes(output.dtype(), output.shape())));
+  return digest_of(bytes).low;
 }
 
 bool is_gradient(const TestOperation& tests) {
@@ -103,6 +112,7 @@ RowFunction row_function(std::string_view id) {
       {"T-19", allocation_failures},
       {"T-20", bit_equal_reruns},
       {"T-21", equal_across_processes},
+      {"T-23", frozen_configs},
       {"T-24", spread_over_reruns},
       {"T-30", killed_writers},
       {"T-31", crash_points},

@@ -34,6 +34,9 @@ RowResult equal_across_processes(const RowRequest& request);
 /// `order_seed`.
 std::string digests_in_order(uint64_t seed, uint64_t order_seed);
 RowResult spread_over_reruns(const RowRequest& request);
+RowResult frozen_configs(const RowRequest& request);
+/// What another process of it prints: for each problem the tier, the kernel, the config and a digest.
+std::string replay_frozen(uint64_t seed, int64_t n, int threads);
 
 // Input.
 RowResult wrong_calls(const RowRequest& request);
@@ -92,6 +95,9 @@ class Tally {
   RowResult result_;
   std::vector<double> ratios_;
 };
+
+/// One number for all bits of all outputs.
+uint64_t digest_of_outputs(const std::vector<Array>& outputs);
 
 /// Whether the operation is another one's gradient.
 bool is_gradient(const TestOperation& tests);

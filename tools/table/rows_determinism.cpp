@@ -19,18 +19,9 @@
 namespace ejk::testing {
 namespace {
 
-/// One number for all bits of all outputs.
-uint64_t digest(const std::vector<Array>& outputs) {
-  std::string bytes;
-  for (const Array& output : outputs)
-    if (output.present())
-      bytes.append(output.as<char>(), static_cast<size_t>(num_bytes(output.dtype(), output.shape())));
-  return digest_of(bytes).low;
-}
-
 uint64_t run_once(const Problem& problem, int threads) {
   const cpu::ScopedNumThreads scope(threads);
-  return digest(execute(problem.operation->name, problem.views(), problem.params));
+  return digest_of_outputs(execute(problem.operation->name, problem.views(), problem.params));
 }
 
 Problem problem_of(const RowRequest& request, int64_t i, Size size) {
