@@ -116,7 +116,8 @@ Rows rows_of_the_tuner() {
                          "ejkernel/testing/shared_caches.cpp",
                          "ejkernel/testing/toy.h",
                          "tools/table/rows_threads.cpp",
-                         ":(exclude)ejkernel/*_test.cpp"};
+                         ":(exclude)ejkernel/*_test.cpp"},
+              timed = kernels_and("tools/table/rows_tuned.cpp");
   return {
       {"T-34", "16 processes, one key", "processes that plan the same new problem at once: one measures", 160, tuner},
       {"T-36", "32 threads", "operations on the caches, the registry and the store: no update lost, no race reported",
@@ -125,6 +126,8 @@ Rows rows_of_the_tuner() {
        kernels_and("tools/table/rows_tuner.cpp")},
       {"T-39", "Broken candidates",
        "candidates that are wrong, unsteady, crash, hang or want all memory: none selected", 200, tuner},
+      {"T-40", "Never worse than default",
+       "keys, tuned against default in interleaved pairs on fresh data: none slower beyond the noise", 200, timed},
       {"T-43", "Tiers", "combinations of what the tiers hold and may do: the first that answers wins", 324, tuner},
   };
 }

@@ -1,8 +1,6 @@
 #include "tools/table/rows.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <exception>
 #include <map>
 #include <thread>
@@ -12,15 +10,12 @@
 #include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/testing/operations.h"
+#include "ejkernel/testing/statistics.h"
 
 namespace ejk::testing {
 namespace {
 
 constexpr size_t kMostNotes = 20;
-
-double quantile(const std::vector<double>& sorted, double q) {
-  return sorted[static_cast<size_t>(std::floor(q * static_cast<double>(sorted.size() - 1)))];
-}
 
 }  // namespace
 
@@ -46,11 +41,9 @@ RowResult Tally::result() const {
   const std::lock_guard lock(mutex_);
   RowResult result = result_;
   if (ratios_.empty()) return result;
-  std::vector<double> sorted = ratios_;
-  std::sort(sorted.begin(), sorted.end());
-  result.figures["r_p50"] = quantile(sorted, 0.5);
-  result.figures["r_p99"] = quantile(sorted, 0.99);
-  result.figures["r_max"] = sorted.back();
+  result.figures["r_p50"] = quantile(ratios_, 0.5);
+  result.figures["r_p99"] = quantile(ratios_, 0.99);
+  result.figures["r_max"] = quantile(ratios_, 1);
   return result;
 }
 
@@ -124,6 +117,7 @@ RowFunction row_function(std::string_view id) {
       {"T-37", changed_environments},
       {"T-38", key_soundness},
       {"T-39", broken_candidates},
+      {"T-40", never_worse_than_default},
       {"T-43", tier_combinations},
       {"T-45", wrong_calls},
       {"T-46", hostile_indices},

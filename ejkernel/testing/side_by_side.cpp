@@ -1,0 +1,39 @@
+#include "ejkernel/testing/side_by_side.h"
+
+#include <algorithm>
+
+#include "ejkernel/runtime/timer.h"
+
+namespace ejk::testing {
+
+std::vector<std::vector<double>> time_side_by_side(std::span<const Plan> plans, std::span<const Tensor> inputs,
+                                                   const SideBySideOptions& options) {
+  const std::vector<Array> results = plans[0].allocate_outputs();
+  const std::vector<Tensor> outputs(results.begin(), results.end());
+  size_t bytes = 1;
+  for (const Plan& plan : plans) bytes = std::max(bytes, plan.workspace_bytes());
+  const Array workspace(DType::u8, {static_cast<int64_t>(bytes)});
+  const RunOptions run{.workspace = {workspace.as<std::byte>(), bytes}};
+
+  std::vector<Sampler> samplers;
+  for (const Plan& plan : plans)
+    samplers.push_back(make_sampler([&](int64_t) { plan.run(inputs, outputs, run); }, options.sample_seconds));
+  std::vector<std::vector<double>> seconds(plans.size());
+  const double until = now_seconds() + options.max_seconds;
+  for (int64_t round = 0; round < options.max_rounds; ++round) {
+    if (round >= options.min_rounds && now_seconds() >= until) break;
+    for (size_t turn = 0; turn < plans.size(); ++turn) {
+      const size_t plan = round % 2 == 0 ? turn : plans.size() - 1 - turn;
+      seconds[plan].push_back(samplers[plan]());
+    }
+  }
+  return seconds;
+}
+
+std::vector<double> ratios_of(std::span<const double> first, std::span<const double> second) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < first.size(); ++round) ratios.push_back(second[round] / first[round]);
+  return ratios;
+}
+
+}  // namespace ejk::testing

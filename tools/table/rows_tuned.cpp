@@ -1,0 +1,152 @@
+// T-40: what the tuner publishes is never slower than the default.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "ejkernel/core/store.h"
+#include "ejkernel/runtime/config_store.h"
+#include "ejkernel/runtime/synthetic.h"
+#include "ejkernel/runtime/tuner.h"
+#include "ejkernel/testing/operations.h"
+#include "ejkernel/testing/side_by_side.h"
+#include "ejkernel/testing/statistics.h"
+#include "ejkernel/testing/temporary_folder.h"
+#include "tools/table/rows.h"
+
+namespace ejk::testing {
+namespace {
+
+constexpr double kTuneSeconds = 1;
+/// A run takes some microseconds at least, so that it is the kernel that is timed, and a few milliseconds at most.
+constexpr double kLeastFlops = 1e6, kMostFlops = 6e7;
+
+/// A call with made-up data.
+struct TimedCall {
+  std::string operation;
+  std::string label;
+  ParamsBlock params;
+  SyntheticInputs inputs;
+
+  Plan plan(std::optional<ConfigValues> config = {}) const {
+    PlanOptions options{.policy = Policy{.autotune = false}};
+    options.config = std::move(config);
+    return Plan::make(operation, inputs.tensors, params, options);
+  }
+  /// The same call on other data elsewhere.
+  TimedCall afresh(uint64_t seed) const {
+    TimedCall other = *this;
+    other.inputs = make_synthetic_inputs(*plan().choice().operation->declaration, inputs.tensors, params, seed);
+    return other;
+  }
+};
+
+/// Random calls of all operations, each with a tuning key of its own and something to tune.
+class TunableCalls {
+ public:
+  explicit TunableCalls(uint64_t seed) : seed_(seed) {}
+
+  TimedCall next() {
+    const auto all = test_operations();
+    for (;; ++drawn_) {
+      const TestOperation& tests = *all[drawn_ % all.size()];
+      const Problem problem = tests.random({.seed = seed_ * 1000003 + drawn_, .size = Size::normal});
+      TimedCall call{.operation = std::string(tests.name()),
+                     .label = fmt::format("{} {}", tests.name(), problem.label),
+                     .params = problem.params,
+                     .inputs = make_synthetic_inputs(*tests.declaration, problem.views(), problem.params, seed_)};
+      const Plan plan = call.plan();
+      const double flops = plan.work().flops;
+      if (flops < kLeastFlops || flops > kMostFlops || !is_tunable(plan)) continue;
+      if (!known_.insert(config_record_key(plan.request(), plan.kernel()).text).second) continue;
+      ++drawn_;
+      return call;
+    }
+  }
+
+ private:
+  uint64_t seed_, drawn_ = 0;
+  std::set<std::string> known_;
+};
+
+ConfigValues values_of(const Plan& plan, const ConfigBlock& config) { return config_values(plan.kernel(), config); }
+
+/// A store of its own for as long as the object lives, and nothing in memory.
+class ColdStart {
+ public:
+  ColdStart() {
+    clear_memory_configs();
+    use_store(folder_ / "store");
+  }
+  ~ColdStart() {
+    clear_memory_configs();
+    use_store("");
+  }
+
+ private:
+  TemporaryFolder folder_{Medium::memory};
+};
+
+// ---- T-40 ----
+
+/// A key for which the tuner published another config than the heuristic's.
+struct TunedKey {
+  std::string label;
+  double p;      ///< that the times come about although it is no slower
+  double ratio;  ///< median of the tuned config's time / the default's
+};
+
+/// Tunes the call, and times what a call gets from then on against the heuristic's, on other data. Nothing: it is the
+/// heuristic's.
+std::optional<TunedKey> tune_and_compare(const TimedCall& call, uint64_t seed) {
+  const Plan before = call.plan();
+  tune(before, {.budget_seconds = kTuneSeconds});
+  const ConfigValues by_default = values_of(before, tuning_candidates(before).front());
+  const TimedCall fresh = call.afresh(seed);
+  const std::vector<Plan> plans = {fresh.plan(by_default), fresh.plan()};
+  if (values_of(before, plans[1].choice().config) == by_default) return std::nullopt;
+  const auto seconds = time_side_by_side(plans, fresh.inputs.tensors);
+  const std::vector<double> ratios = ratios_of(seconds[0], seconds[1]);
+  return TunedKey{fmt::format("{}: {}", call.label, to_string(before.kernel(), plans[1].choice().config)),
+                  sign_test_above_one(ratios), median(ratios)};
+}
+
+}  // namespace
+
+/// n keys, each tuned within a second. Where something else than the default was published it is timed against the
+/// default in interleaved pairs; one is slower beyond the noise when the sign test says so among all of them.
+RowResult never_worse_than_default(const RowRequest& request) {
+  constexpr double kAlpha = 0.01;
+  const ColdStart cold;
+  TunableCalls calls(request.seed);
+  std::vector<TunedKey> keys;
+  for (int64_t n = 0; n < request.n; ++n)
+    if (const auto key = tune_and_compare(calls.next(), request.seed + 1)) keys.push_back(*key);
+
+  std::vector<double> p_values;
+  double log_gain = 0, slowest = 0;
+  for (const TunedKey& key : keys) {
+    p_values.push_back(key.p);
+    log_gain -= std::log(key.ratio);
+    slowest = std::max(slowest, key.ratio);
+  }
+  const std::vector<bool> slower = holm_rejects(p_values, kAlpha);
+  RowResult result{.n = request.n};
+  for (size_t n = 0; n < keys.size(); ++n)
+    if (slower[n]) {
+      ++result.failures;
+      result.notes.push_back(
+          fmt::format("{} takes {:.3f} of the default's time (p {:.1e})", keys[n].label, keys[n].ratio, keys[n].p));
+    }
+  const auto published = static_cast<double>(keys.size());
+  result.figures = {{"published_another_config", published},
+                    {"share_slower", static_cast<double>(result.failures) / static_cast<double>(request.n)},
+                    {"geometric_mean_gain_of_these", keys.empty() ? 1 : std::exp(log_gain / published)},
+                    {"geometric_mean_gain", std::exp(log_gain / static_cast<double>(request.n))},
+                    {"largest_median_ratio", slowest}};
+  return result;
+}
+
+}  // namespace ejk::testing
