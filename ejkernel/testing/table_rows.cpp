@@ -128,6 +128,8 @@ Rows rows_of_the_tuner() {
        "candidates that are wrong, unsteady, crash, hang or want all memory: none selected", 200, tuner},
       {"T-40", "Never worse than default",
        "keys, tuned against default in interleaved pairs on fresh data: none slower beyond the noise", 200, timed},
+      {"T-41", "Tuning repeatability",
+       "keys, each tuned twice from nothing: 95th percentile of the loss against the fastest", 100, timed},
       {"T-43", "Tiers", "combinations of what the tiers hold and may do: the first that answers wins", 324, tuner},
   };
 }

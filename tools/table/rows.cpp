@@ -118,6 +118,7 @@ RowFunction row_function(std::string_view id) {
       {"T-38", key_soundness},
       {"T-39", broken_candidates},
       {"T-40", never_worse_than_default},
+      {"T-41", tuning_repeatability},
       {"T-43", tier_combinations},
       {"T-45", wrong_calls},
       {"T-46", hostile_indices},

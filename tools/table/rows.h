@@ -49,6 +49,7 @@ RowResult one_tuning_at_a_time(const RowRequest& request);
 RowResult key_soundness(const RowRequest& request);
 RowResult broken_candidates(const RowRequest& request);
 RowResult never_worse_than_default(const RowRequest& request);
+RowResult tuning_repeatability(const RowRequest& request);
 RowResult tier_combinations(const RowRequest& request);
 RowResult threads_on_caches(const RowRequest& request);
 /// How often ThreadSanitizer reports a race that is there.

@@ -1,4 +1,4 @@
-// T-40: what the tuner publishes is never slower than the default.
+// T-40, T-41: what the tuner publishes is never slower than the default, and tuning again comes to what is as fast.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -146,6 +146,104 @@ RowResult never_worse_than_default(const RowRequest& request) {
                     {"geometric_mean_gain_of_these", keys.empty() ? 1 : std::exp(log_gain / published)},
                     {"geometric_mean_gain", std::exp(log_gain / static_cast<double>(request.n))},
                     {"largest_median_ratio", slowest}};
+  return result;
+}
+
+namespace {
+
+// ---- T-41 ----
+
+/// What tuning twice came to.
+struct Repeated {
+  std::string label;
+  bool same = false;      ///< both times the same config
+  double regret = 0;      ///< of the slower pick, against the fastest that was timed with it
+  double difference = 0;  ///< between two timings of one config
+};
+
+/// The heuristic's config, both picks, and what either search found fastest besides.
+std::vector<ConfigValues> contenders(const Plan& plan, const TuneReport& first, const TuneReport& second) {
+  constexpr size_t kRunnersUp = 2;
+  std::vector<ConfigValues> all = {values_of(plan, first.candidates.front().config)};
+  const auto add = [&](const ConfigBlock& config) {
+    const ConfigValues values = values_of(plan, config);
+    if (std::find(all.begin(), all.end(), values) == all.end()) all.push_back(values);
+  };
+  add(first.best), add(second.best);
+  for (const TuneReport* report : {&first, &second}) {
+    std::vector<CandidateReport> timed = report->candidates;
+    std::erase_if(timed, [](const CandidateReport& c) { return !c.rejected.empty() || c.num_samples == 0; });
+    std::sort(timed.begin(), timed.end(),
+              [](const CandidateReport& a, const CandidateReport& b) { return a.seconds < b.seconds; });
+    for (size_t n = 0; n < std::min(kRunnersUp, timed.size()); ++n) add(timed[n].config);
+  }
+  return all;
+}
+
+/// Median of every other pair of rounds, which go through the plans forwards and backwards.
+double median_of(std::span<const double> seconds, size_t half) {
+  std::vector<double> taken;
+  for (size_t round = 0; round < seconds.size(); ++round)
+    if (round / 2 % 2 == half) taken.push_back(seconds[round]);
+  return median(std::move(taken));
+}
+
+/// One half of the rounds says which config is fastest, the other how much faster it is: of many that are alike one
+/// always looks fastest.
+Repeated tune_twice(const TimedCall& call, uint64_t seed) {
+  const Plan plan = call.plan();
+  const TuneReport first = tune(plan, {.budget_seconds = kTuneSeconds, .seed = seed, .publish = false}),
+                   second = tune(plan, {.budget_seconds = kTuneSeconds, .seed = seed + 1, .publish = false});
+  const std::vector<ConfigValues> configs = contenders(plan, first, second);
+  const TimedCall fresh = call.afresh(seed + 2);
+  std::vector<Plan> plans;
+  for (const ConfigValues& config : configs) plans.push_back(fresh.plan(config));
+  plans.push_back(plans.front());  // the same again: how much of a difference is none
+  const auto seconds = time_side_by_side(plans, fresh.inputs.tensors);
+  size_t fastest = 0;
+  for (size_t n = 1; n < configs.size(); ++n)
+    if (median_of(seconds[n], 0) < median_of(seconds[fastest], 0)) fastest = n;
+  const auto loss_of = [&](const ConfigBlock& pick) {
+    const auto at = std::find(configs.begin(), configs.end(), values_of(plan, pick)) - configs.begin();
+    return median_of(seconds[static_cast<size_t>(at)], 1) / median_of(seconds[fastest], 1) - 1;
+  };
+  return {.label = fmt::format("{}: {} and {}", call.label, to_string(plan.kernel(), first.best),
+                               to_string(plan.kernel(), second.best)),
+          .same = values_of(plan, first.best) == values_of(plan, second.best),
+          .regret = std::max({loss_of(first.best), loss_of(second.best), 0.0}),
+          .difference = std::abs(median_of(seconds.back(), 1) / median_of(seconds.front(), 1) - 1)};
+}
+
+}  // namespace
+
+/// n keys, each tuned twice from nothing. The 95th percentile of what the picks lose against the fastest is held
+/// against 3 % or twice that of what two timings of one config differ by, whichever is more.
+RowResult tuning_repeatability(const RowRequest& request) {
+  constexpr double kQuantile = 0.95, kLeastLimit = 0.03;
+  const ColdStart cold;
+  TunableCalls calls(request.seed);
+  std::vector<Repeated> keys;
+  std::vector<double> regrets, differences;
+  int64_t same = 0;
+  for (int64_t n = 0; n < request.n; ++n) {
+    keys.push_back(tune_twice(calls.next(), request.seed + static_cast<uint64_t>(n)));
+    regrets.push_back(keys.back().regret);
+    differences.push_back(keys.back().difference);
+    same += keys.back().same;
+  }
+  const double limit = std::max(kLeastLimit, 2 * quantile(differences, kQuantile));
+  const double regret = quantile(regrets, kQuantile);
+  RowResult result{.n = request.n};
+  result.figures = {{"p50_regret", median(regrets)},
+                    {"p95_regret", regret},
+                    {"p95_difference_of_equals", quantile(differences, kQuantile)},
+                    {"limit", limit},
+                    {"same_config_twice", static_cast<double>(same)}};
+  for (const Repeated& key : keys) {
+    if (key.regret <= limit) continue;
+    result.failures += regret > limit;  // a few of them are within the quantile
+    result.notes.push_back(fmt::format("{} loses {:.1f} %", key.label, 100 * key.regret));
+  }
   return result;
 }
 
