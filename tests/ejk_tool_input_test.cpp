@@ -26,6 +26,9 @@ TEST(EjkTool, wrong_arguments_are_explained_in_one_line) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--q_len", "x"}, "ejk: --q_len must be an extent of at least 0, got 'x'; write it in digits\n"},
       {{"--q_len", "-1"}, "ejk: --q_len must be an extent of at least 0, got '-1'; write it in digits\n"},
+      {{"--num_seqs", "9223372036854775807"},
+       "ejk: flash_attention: --num_seqs must leave cu_seqlens_q an extent of 64 bits, got 9223372036854775807; pass a "
+       "smaller one\n"},
       {{"--dtype", "f33"}, "ejk: flash_attention: --dtype must be the name of a dtype, got 'f33'; for example bf16\n"},
       {{"--dtype", "i32"},
        "ejk: flash_attention: query dtype must be f64, f32, f16, bf16, e4m3, e5m2 or i8, got i32; convert it first\n"},

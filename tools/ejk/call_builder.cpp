@@ -189,16 +189,16 @@ class CallBuilder {
   }
 
   int64_t extent(const Dim& dim, std::string_view field) const {
-    switch (dim.kind) {
-      case Dim::Kind::number:
-        return dim.number;
-      case Dim::Kind::plus:
-        return dim_value(dim.name, field) + dim.number;
-      case Dim::Kind::times:
-        return dim_value(dim.name, field) * dim.number;
-      default:
-        return dim_value(dim.name, field);
-    }
+    if (dim.kind == Dim::Kind::number) return dim.number;
+    const int64_t value = dim_value(dim.name, field);
+    int64_t result = value;
+    const bool is_too_large = dim.kind == Dim::Kind::plus    ? __builtin_add_overflow(value, dim.number, &result)
+                              : dim.kind == Dim::Kind::times ? __builtin_mul_overflow(value, dim.number, &result)
+                                                             : false;
+    if (is_too_large)
+      invalid(fmt::format("--{}", dim.name), fmt::format("leave {} an extent of 64 bits", field), std::to_string(value),
+              "pass a smaller one");
+    return result;
   }
 
   int64_t dim_value(std::string_view name, std::string_view field) const {
