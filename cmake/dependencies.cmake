@@ -82,7 +82,7 @@ ejk_require_xxhash()
 if(EJK_BUILD_TOOLS OR EJK_BUILD_TESTS)
   ejk_require(Eigen3 3.4 libeigen3-dev Eigen3::Eigen)  # of examples/minilm alone
 endif()
-if(EJK_BUILD_TOOLS)
+if(EJK_BUILD_TOOLS OR EJK_SANITIZE MATCHES "address")  # its parser is fuzzed
   ejk_require(CLI11 2.1 libcli11-dev CLI11::CLI11)
 endif()
 if(EJK_BUILD_TESTS)

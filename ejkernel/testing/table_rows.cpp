@@ -135,8 +135,14 @@ Rows rows_of_the_tuner() {
 }
 
 Rows rows_of_input() {
-  const Paths input = kernels_and("tools/table/rows_input.cpp");
+  const Paths input = kernels_and("tools/table/rows_input.cpp"),
+              fuzzed = {
+                  "ejkernel/core",         "ejkernel/runtime", "tools/ejk/call_builder.cpp", "tools/ejk/call_flags.cpp",
+                  "tools/ejk/options.cpp", "tools/fuzz",       "tools/table/rows_fuzz.cpp",  ":(exclude)*_test.cpp"};
   return {
+      {"T-44", "Hostile bytes",
+       "executions, guided by coverage, of the parsers of records, JSON, variables and command lines", 10000000, fuzzed,
+       "asan"},
       {"T-45", "Wrong calls", "random invalid calls refused with a typed error, under the sanitizers", 20000, input,
        "asan"},
       {"T-46", "Hostile index tensors", "lengths, offsets and ids of any value, under the sanitizers", 5000, input,

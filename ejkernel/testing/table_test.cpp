@@ -198,8 +198,9 @@ TEST(ReliabilityRows, are_those_of_the_plan_each_once_and_by_id) {
     EXPECT_EQ(&find_row(row.id), &row);
   }
   for (const char* id :
-       {"T-01", "T-02", "T-03", "T-04", "T-05", "T-06", "T-07", "T-11", "T-12", "T-13", "T-14", "T-15", "T-16",
-        "T-17", "T-18", "T-19", "T-20", "T-21", "T-24", "T-25", "T-27", "T-45", "T-46", "T-48", "T-49", "T-50"})
+       {"T-01", "T-02", "T-03", "T-04", "T-05", "T-06", "T-07", "T-11", "T-12", "T-13", "T-14", "T-15", "T-16", "T-17",
+        "T-18", "T-19", "T-20", "T-21", "T-23", "T-24", "T-25", "T-27", "T-30", "T-31", "T-32", "T-33", "T-34", "T-35",
+        "T-36", "T-37", "T-38", "T-39", "T-40", "T-41", "T-43", "T-44", "T-45", "T-46", "T-47", "T-48", "T-49", "T-50"})
     EXPECT_TRUE(ids.contains(id)) << id;
   EXPECT_THROW(find_row("T-1"), InvalidArgument);
 }

@@ -120,6 +120,7 @@ RowFunction row_function(std::string_view id) {
       {"T-40", never_worse_than_default},
       {"T-41", tuning_repeatability},
       {"T-43", tier_combinations},
+      {"T-44", hostile_bytes},
       {"T-45", wrong_calls},
       {"T-46", hostile_indices},
       {"T-47", cache_trust},

@@ -39,6 +39,7 @@ RowResult frozen_configs(const RowRequest& request);
 std::string replay_frozen(uint64_t seed, int64_t n, int threads);
 
 // Input.
+RowResult hostile_bytes(const RowRequest& request);
 RowResult wrong_calls(const RowRequest& request);
 RowResult hostile_indices(const RowRequest& request);
 RowResult injected_texts(const RowRequest& request);

@@ -1,0 +1,60 @@
+// Configs as JSON and values of environment variables.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "ejkernel/core/environment.h"
+#include "ejkernel/runtime/json.h"
+#include "tools/fuzz/targets.h"
+
+namespace ejk::fuzz {
+namespace {
+
+void run_config(const std::string& input) {
+  const ConfigValues values = config_values_from_json("fuzz", input);
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [field, value] : values) json[field] = value;
+  if (config_values_from_json("fuzz", json.dump()) != values)
+    throw std::logic_error("a config that was read is written and read again as the same");
+}
+
+/// The first byte says which variable has the rest as its value.
+void run_environment(const std::string& input) {
+  if (input.empty()) return;
+  const auto variables = environment::variables();
+  const environment::Variable& variable = variables[static_cast<unsigned char>(input[0]) % variables.size()];
+  const std::string entry = input.substr(1);
+  const char* const entries[] = {entry.c_str(), nullptr};
+  for (const std::string& unknown : environment::unknown_names(entries))
+    if (!unknown.starts_with("EJKERNEL_")) throw std::logic_error("another's variable is called unknown");
+  environment::parse([&](const char* name) { return variable.name == name ? entry.c_str() : nullptr; });
+}
+
+}  // namespace
+
+Target config_target() {
+  return {.name = "config",
+          .seeds = {R"({"block_q": 64, "block_k": 128, "bf16_dot": 2})", "{}", R"({"a": -9223372036854775808})",
+                    R"({"a": 9223372036854775807, "a": 1})", R"({"a": 1.5})", R"({"a": [1, {"b": null}], "c": true})",
+                    R"("text \u00e9 \ud83d\ude42 \n")", "[1e300, -0, 0.1]"},
+          .words = {"{", "}", "[", "]", "\"", ":", ",", "null", "true", "false", "\\u", "\\ud83d", "1e9", "-",
+                    "18446744073709551615", "\xef\xbb\xbf", "\xc3\xa9"},
+          .run = run_config};
+}
+
+Target environment_target() {
+  const std::vector<std::string> values = {"cpu",        "auto",  "debug",      "4096",      "sync,guard,poison", "1",
+                                           "heuristics", "60000", "/a/b:/c.so", "/a folder", "1048576",           "0"};
+  Target target{.name = "environment", .seeds = {}, .words = values, .run = run_environment};
+  for (size_t n = 0; n < environment::variables().size(); ++n)
+    for (const std::string& value : values) target.seeds.push_back(static_cast<char>(n) + value);
+  target.seeds.push_back(
+      "\x01"
+      "EJKERNEL_NO_SUCH_NAME=1");
+  target.words.insert(target.words.end(), {":", ",", "/", "=", "EJKERNEL_", "-1", "99999999999999999999"});
+  return target;
+}
+
+}  // namespace ejk::fuzz
