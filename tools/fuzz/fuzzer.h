@@ -32,8 +32,8 @@ struct FuzzResult {
 /// The seeds, then mutations until `executions` are made or a fault is found. The same options run the same inputs.
 FuzzResult fuzz(const Target& target, const FuzzOptions& options);
 
-/// One input; what it throws besides ejk::Error, empty for nothing. When the process ends in it (a sanitizer's report, a
-/// minute without an end) the last that it says is the input and the command that replays it.
+/// One input; what it throws besides ejk::Error, empty for nothing. When the process ends in it (a sanitizer's report,
+/// a minute without an end) the last that it says is the input and the command that replays it.
 std::string fault_of(const Target& target, const std::string& input);
 
 std::string to_hex(std::string_view bytes);

@@ -1,4 +1,4 @@
-// Configs as JSON and values of environment variables.
+// Configs and recorded calls as JSON, and values of environment variables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/runtime/json.h"
+#include "ejkernel/runtime/recorded.h"
 #include "tools/fuzz/targets.h"
 
 namespace ejk::fuzz {
@@ -18,6 +19,12 @@ void run_config(const std::string& input) {
   for (const auto& [field, value] : values) json[field] = value;
   if (config_values_from_json("fuzz", json.dump()) != values)
     throw std::logic_error("a config that was read is written and read again as the same");
+}
+
+void run_recorded_call(const std::string& input) {
+  const std::string line = to_json(invocation_from_json(input));
+  if (to_json(invocation_from_json(line)) != line)
+    throw std::logic_error("a call that was read is written and read again as the same");
 }
 
 /// The first byte says which variable has the rest as its value.
@@ -42,6 +49,24 @@ Target config_target() {
           .words = {"{", "}", "[", "]", "\"", ":", ",", "null", "true", "false", "\\u", "\\ud83d", "1e9", "-",
                     "18446744073709551615", "\xef\xbb\xbf", "\xc3\xa9"},
           .run = run_config};
+}
+
+Target recorded_call_target() {
+  return {.name = "recorded_call",
+          .seeds =
+              {R"({"operation":"mean_pooling","inputs":[{"name":"x","dtype":"f32","shape":[2,3,4]}]})",
+               R"({"operation":"mean_pooling","device":"cpu","count":3,"seconds":0.5,"platform":"cpu","inputs":[)"
+               R"({"name":"x","dtype":"f32","shape":[6,4],"strides":[8,1]},)"
+               R"({"name":"cu_seqlens","dtype":"i32","shape":[3],"values":[0,2,6]}],"params":{}})",
+               R"({"operation":"flash_attention","device":"cuda:1","inputs":[)"
+               R"({"name":"query","dtype":"bf16","shape":[1,8,4,64]},{"name":"key","dtype":"bf16","shape":[1,8,2,64]},)"
+               R"({"name":"value","dtype":"bf16","shape":[1,8,2,64]}],"params":{"causal":true,)"
+               R"("sliding_window":[4,0],"softmax_scale":0.5}})"},
+          .words = {"{",     "}",         "[",     "]",     "\"",      ":",
+                    ",",     "null",      "true",  "-1",    "0",       "9223372036854775807",
+                    "1e308", "name",      "dtype", "shape", "strides", "values",
+                    "count", "operation", "f16",   "i64",   "kernel",  "backend"},
+          .run = run_recorded_call};
 }
 
 Target environment_target() {

@@ -19,8 +19,9 @@ struct Share {
   std::string_view target;
   int64_t per_mille;
 };
-constexpr std::array kShares = {Share{"record", 480}, Share{"environment", 250}, Share{"archive", 180},
-                                Share{"config", 70},  Share{"command_line", 10}, Share{"call", 10}};
+constexpr std::array kShares = {Share{"record", 470}, Share{"environment", 250},  Share{"archive", 180},
+                                Share{"config", 60},  Share{"recorded_call", 20}, Share{"command_line", 10},
+                                Share{"call", 10}};
 
 struct Fuzzed {
   double executions = 0, corpus = 0, edges = 0;
