@@ -9,6 +9,7 @@
 #include "ejkernel/core/store_archive.h"
 #include "ejkernel/testing/temporary_folder.h"
 #include "tests/ejk_tool.h"
+#include "tests/support.h"
 
 namespace ejk::testing {
 namespace {

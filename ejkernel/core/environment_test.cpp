@@ -43,7 +43,7 @@ TEST(Environment, an_empty_one_gives_the_defaults_and_so_does_a_variable_set_to_
     EXPECT_EQ(values.autotune_policy, AutotunePolicy::autotune);
     EXPECT_TRUE(values.plugins.empty());
     EXPECT_EQ(values.cache_quota_mb, 2048);
-    EXPECT_TRUE(values.config_path.empty());
+    EXPECT_EQ(values.config_path, std::nullopt);
     EXPECT_FALSE(values.ops_record);
   }
 }

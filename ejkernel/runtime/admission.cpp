@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "ejkernel/core/allocator.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/runtime/devices.h"
 
 namespace ejk {
@@ -31,28 +32,55 @@ auto with_reader(DType dtype, F&& f) {
   }
 }
 
+/// Outputs may be large: their elements are looked at by all threads, so many in a task.
+constexpr int64_t kTaskElements = 1 << 16;
+
+/// Calls body(task, first element, past the last).
+template <class Body>
+void for_parts_of(const Tensor& t, Body&& body) {
+  const int64_t count = t.num_elements(), num_tasks = (count + kTaskElements - 1) / kTaskElements;
+  cpu::parallel_for(
+      num_tasks, [&](int64_t task) { body(task, task * kTaskElements, std::min(count, (task + 1) * kTaskElements)); });
+}
+
 /// Root mean square of the finite elements.
 double rms_of(const Tensor& t) {
-  return with_reader(t.dtype, [&](auto read) {
+  struct Part {
     double squares = 0;
     int64_t finite = 0;
-    for (int64_t n = 0; n < t.num_elements(); ++n)
-      if (const double x = read(t.data, n); std::isfinite(x)) squares += x * x, ++finite;
-    return finite > 0 ? std::sqrt(squares / static_cast<double>(finite)) : 0;
+  };
+  std::vector<Part> parts(static_cast<size_t>(t.num_elements() / kTaskElements + 1));
+  with_reader(t.dtype, [&](auto read) {
+    for_parts_of(t, [&](int64_t task, int64_t first, int64_t last) {
+      Part part;
+      for (int64_t n = first; n < last; ++n)
+        if (const double x = read(t.data, n); std::isfinite(x)) part.squares += x * x, ++part.finite;
+      parts[static_cast<size_t>(task)] = part;
+    });
   });
+  Part all;
+  for (const Part& part : parts) all.squares += part.squares, all.finite += part.finite;
+  return all.finite > 0 ? std::sqrt(all.squares / static_cast<double>(all.finite)) : 0;
 }
 
 /// The first element further from `wanted` than `slack` allows; none: -1. NaN equals NaN.
 int64_t first_difference(const Tensor& got, const Tensor& wanted, double slack) {
   const double least = slack * rms_of(wanted);
-  return with_reader(got.dtype, [&](auto read) -> int64_t {
-    for (int64_t n = 0; n < got.num_elements(); ++n) {
-      const double x = read(got.data, n), y = read(wanted.data, n);
-      if (std::abs(x - y) <= std::max(slack * std::abs(y), least)) continue;
-      if (x != y && !(std::isnan(x) && std::isnan(y))) return n;
-    }
-    return -1;
+  std::vector<int64_t> found(static_cast<size_t>(got.num_elements() / kTaskElements + 1), -1);
+  with_reader(got.dtype, [&](auto read) {
+    for_parts_of(got, [&](int64_t task, int64_t first, int64_t last) {
+      for (int64_t n = first; n < last; ++n) {
+        const double x = read(got.data, n), y = read(wanted.data, n);
+        if (std::abs(x - y) <= std::max(slack * std::abs(y), least)) continue;
+        if (x != y && !(std::isnan(x) && std::isnan(y))) {
+          found[static_cast<size_t>(task)] = n;
+          return;
+        }
+      }
+    });
   });
+  const auto there = std::find_if(found.begin(), found.end(), [](int64_t n) { return n >= 0; });
+  return there == found.end() ? -1 : *there;
 }
 
 }  // namespace

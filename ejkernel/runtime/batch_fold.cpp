@@ -19,6 +19,8 @@ DimAxis find_dim_in(const Alternative& alternative, std::string_view dim) {
   return found;
 }
 
+}  // namespace
+
 /// Alternatives of one rank must agree.
 DimAxis find_dim(const Contract& contract, int form, int rank, std::string_view dim) {
   std::optional<DimAxis> found;
@@ -30,6 +32,8 @@ DimAxis find_dim(const Contract& contract, int form, int rank, std::string_view 
   }
   return found.value_or(DimAxis());
 }
+
+namespace {
 
 /// One call on its way to a fold; what stands in the way of it is a sentence.
 class Folder {

@@ -45,6 +45,9 @@ struct DimAxis {
   friend bool operator==(const DimAxis&, const DimAxis&) = default;
 };
 
+/// Where tensors of this rank have it.
+DimAxis find_dim(const Contract& contract, int form, int rank, std::string_view dim);
+
 /// What becomes one axis of a tensor: the whole one's axis that runs over the slices, and the slice's batch dimension.
 struct Place {
   int mapped_axis = kNone;

@@ -288,7 +288,7 @@ class Chooser {
     }
 
     if (const auto stored = find_stored_config(config_record_key(request_, kernel))) {
-      if (stored->values.empty()) return nothing_faster(Tier::store);
+      if (stored->values.empty()) return nothing_faster(Tier::store, stored->how);
       if (const auto config = from_values(Tier::store, kernel, stored->values))
         return Measured{*config, Tier::store, stored->how};
     } else {
@@ -298,8 +298,9 @@ class Chooser {
     return tuner_config(kernel, policy);
   }
 
-  std::optional<Measured> nothing_faster(Tier tier) {
-    note(tier, "measured: nothing beats the heuristic's config");
+  std::optional<Measured> nothing_faster(Tier tier, const std::string& how = "") {
+    note(tier, how.starts_with(kUnfinished) ? "measured: nothing beat the heuristic's config before the budget ended"
+                                            : "measured: nothing beats the heuristic's config");
     return std::nullopt;
   }
 
@@ -338,7 +339,7 @@ class Chooser {
     if (!flight.is_ours()) return std::nullopt;
     // Whoever had the flight before may have just landed.
     if (const auto stored = find_stored_config(record)) {
-      if (stored->values.empty()) return nothing_faster(Tier::store);
+      if (stored->values.empty()) return nothing_faster(Tier::store, stored->how);
       if (const auto config = from_values(Tier::store, kernel, stored->values))
         return Measured{*config, Tier::store, stored->how};
     }

@@ -18,9 +18,12 @@ RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kern
 /// Whether a record's key is such a one.
 EJK_API bool is_config_key(const RecordKey& key);
 
+/// How a search came out that the budget ended before anything beat the heuristic's config.
+inline constexpr std::string_view kUnfinished = "unfinished";
+
 /// How a config came about; kept beside it and shown by tools.
 struct ConfigProvenance {
-  std::string how = "tuned";     ///< "tuned", "imported", "transferred"
+  std::string how = "tuned";     ///< or kUnfinished
   double seconds = 0;            ///< median of one run
   double heuristic_seconds = 0;  ///< of the heuristic's config, interleaved with it
   double ratio_high = 1;         ///< upper end of the 99 % interval of seconds / heuristic_seconds

@@ -10,6 +10,7 @@
 
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
+#include "ejkernel/runtime/batch_fold_internal.h"
 #include "ejkernel/runtime/calibration.h"
 #include "ejkernel/runtime/cost_model.h"
 #include "ejkernel/runtime/devices.h"
@@ -40,6 +41,40 @@ CallView view_of(const Plan& plan, std::vector<Tensor>& outputs) {
   return {plan.inputs(), &plan.params(), outputs};
 }
 
+/// The operation's batch dimension in a plan's call; 0: it has none whose entries are calls of their own.
+int64_t batch_of(const Plan& plan) {
+  const Operation& op = plan.operation();
+  const Dims::Entry* batch = op.batch_dim == nullptr ? nullptr : plan.dims().find(op.batch_dim(plan.params()));
+  return batch == nullptr ? 0 : batch->value;
+}
+
+/// The plan's inputs with a batch of so many.
+std::vector<Tensor> with_batch(const Plan& plan, int64_t batch) {
+  const Operation& op = plan.operation();
+  const std::string_view name = op.batch_dim(plan.params());
+  std::vector<Tensor> smaller(plan.inputs().begin(), plan.inputs().end());
+  for (size_t i = 0; i < smaller.size(); ++i) {
+    Tensor& t = smaller[i];
+    if (!t.present()) continue;
+    const int axis = batches::find_dim(op.inputs[i].contract, plan.form(), t.rank(), name).axis;
+    if (axis != batches::kNone && t.shape[axis] == batch_of(plan)) t.shape[axis] = batch;
+  }
+  return smaller;
+}
+
+/// The plan itself, or one of the same kernel for as large a part of its batch as may be made up.
+Plan affordable(const Plan& plan, const TuneOptions& options) {
+  const double most = options.most_input_bytes > 0 ? options.most_input_bytes : free_bytes() / 4;
+  if (bytes_of(plan.inputs()) <= most) return plan;
+  for (int64_t batch = batch_of(plan) / 2; batch > 0; batch /= 2)
+    if (const std::vector<Tensor> inputs = with_batch(plan, batch); bytes_of(inputs) <= most)
+      return Plan::make(plan.operation().name, inputs, plan.params(), {.kernel = plan.kernel().name});
+  throw Unsupported(
+      fmt::format("{}: its inputs take {:.0f} MiB, more than the {:.0f} that may be made up; pass data, or "
+                  "tune a smaller call",
+                  plan.operation().name, bytes_of(plan.inputs()) / (1 << 20), most / (1 << 20)));
+}
+
 /// A call's inputs in host memory.
 struct HostInputs {
   std::vector<Tensor> tensors = {};
@@ -56,14 +91,6 @@ HostInputs inputs_of(const Plan& plan, std::span<const Tensor> given, uint64_t s
     inputs.memory.push_back(copy.memory);
   }
   if (!given.empty()) return inputs;
-  double bytes = 0;
-  for (const Tensor& input : plan.inputs())
-    if (input.present()) bytes += static_cast<double>(num_bytes(input.dtype, input.shape));
-  if (bytes > free_bytes() / 4)
-    throw Unsupported(
-        fmt::format("{}: its inputs take {:.0f} MiB, more than a quarter of the memory that is free; pass "
-                    "data, or tune a smaller batch",
-                    plan.operation().name, bytes / (1 << 20)));
   SyntheticInputs made = make_synthetic_inputs(plan.operation(), plan.inputs(), plan.params(), seed);
   return {std::move(made.tensors), std::move(made.memory)};
 }
@@ -207,7 +234,8 @@ void log_report(const Plan& plan, const TuneReport& report) {
 }
 
 ConfigProvenance provenance_of(const TuneReport& report) {
-  return {.seconds = report.faster ? report.comparison.b.median : report.candidates.front().seconds,
+  return {.how = report.faster || report.complete ? "tuned" : std::string(kUnfinished),
+          .seconds = report.faster ? report.comparison.b.median : report.candidates.front().seconds,
           .heuristic_seconds = report.faster ? report.comparison.a.median : report.candidates.front().seconds,
           .ratio_high = report.faster ? report.comparison.ratio.high : 1,
           .num_samples = report.comparison.ratio.num_samples,
@@ -255,8 +283,9 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
         fmt::format("{}: kernel {} has one config for this call; there is nothing to tune", op, kernel.name));
   const std::vector<CandidateReport> left_out = leave_out_hopeless(plan, candidates);
 
-  const HostInputs inputs = inputs_of(plan, given, options.seed);
-  Lab place(plan, inputs.tensors, candidates, options, began + (1 - kLastHeat) * options.budget_seconds);
+  const Plan tried = given.empty() ? affordable(plan, options) : plan;
+  const HostInputs inputs = inputs_of(tried, given, options.seed);
+  Lab place(tried, inputs.tensors, candidates, options, began + (1 - kLastHeat) * options.budget_seconds);
   TuningLab& chosen = place.lab();
   if (const std::string why = place.begin(); !why.empty())
     throw Unsupported(
@@ -270,6 +299,7 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
   TuneReport report{.kernel = plan.choice().kernel, .candidates = {}, .best = candidates.front(), .comparison = {}};
   report.candidates = reports_of(candidates, found.trials);
   report.candidates.insert(report.candidates.end(), left_out.begin(), left_out.end());
+  report.batch = batch_of(tried) == batch_of(plan) ? 0 : batch_of(tried);
   report.transferred_from = start.problem;
   report.complete = found.complete;
   if (found.best != 0) run_last_heat(found.best, until, chosen, report);

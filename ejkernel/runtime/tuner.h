@@ -21,8 +21,11 @@ struct TuneOptions {
   double patience_seconds = 10;  ///< how long a worker process may take for one answer
   bool own_process = false;      ///< a process of their own for built-in kernels of the CPU as well
   uint64_t seed = 1;             ///< of the synthetic data and of the order in which candidates are timed
-  bool publish = true;           ///< put the result into memory and store
-  bool verify_only = false;      ///< admit or reject every candidate, time none, publish nothing
+  /// Of inputs that are made up: where they would be larger, a smaller batch is tried in the call's place. 0: a quarter
+  /// of the memory that is free.
+  double most_input_bytes = 0;
+  bool publish = true;       ///< put the result into memory and store
+  bool verify_only = false;  ///< admit or reject every candidate, time none, publish nothing
   /// Called after each candidate was admitted or rejected: how many of how many.
   std::function<void(size_t done, size_t all)> progress = {};
 };
@@ -40,6 +43,7 @@ struct TuneReport {
   ConfigBlock best;                         ///< the heuristic's where nothing is faster beyond the noise
   bool faster = false;                      ///< `best` is another one than the heuristic's
   Comparison comparison;                    ///< a: the heuristic's config, b: the fastest other one, in the last heat
+  int64_t batch = 0;                        ///< of the smaller call that was tried; 0: it was the plan's own
   std::string transferred_from = {};        ///< the near problem whose config was tried first; empty: none
   bool complete = true;                     ///< false: the budget ended the search
   bool published = false;
@@ -56,7 +60,8 @@ struct TuneReport {
 /// GPU in the program `ejk`, which is looked for beside this program and beside the library. There they get a copy of
 /// the inputs, are compiled beside each other, and find their data in memory, not in a cache.
 ///
-/// Unsupported for a kernel with one candidate, when the heuristic's config itself fails, and on a GPU without `ejk`.
+/// Unsupported for a kernel with one candidate, for inputs that cannot be made small enough, when the heuristic's
+/// config itself fails, and on a GPU without `ejk`.
 EJK_API TuneReport tune(const Plan& plan, const TuneOptions& options = {}, std::span<const Tensor> inputs = {});
 
 /// The heuristic's config, then all other candidates of the plan's kernel. `tune` leaves out those that the cost model

@@ -18,6 +18,8 @@
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
 #include "ejkernel/core/store.h"
+#include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/single_flight.h"
 #include "ejkernel/testing/toy_tunable.h"
@@ -236,6 +238,39 @@ TEST_F(Tuner, explaining_says_what_would_be_tuned_and_does_not) {
   EXPECT_EQ(told.trail.tiers[4].tier, Tier::autotune);
   EXPECT_THAT(told.trail.tiers[4].answer, HasSubstr("would tune at the first call: 3 candidates within "));
   EXPECT_EQ(ToyTunable::num_runs, 0);
+}
+
+TEST_F(Tuner, a_search_that_the_budget_ended_says_so_to_the_next_process) {
+  add_built_in();
+  ToyTunable::by_default = {.delay = 0};
+  EXPECT_FALSE(tune(toy_plan(), {.budget_seconds = 0}).complete);
+  clear_memory_configs();
+  const auto inputs = to_array(Toy::Inputs{.x = Tensor(nullptr, DType::f32, {8, 4})});
+  const Explanation told = explain("toy", inputs, ParamsBlock::of(Toy::Params{.scale = 2, .shift = 1}), {});
+  EXPECT_EQ(told.trail.tiers[3].answer, "measured: nothing beat the heuristic's config before the budget ended");
+}
+
+TEST_F(Tuner, of_a_call_that_is_too_large_to_be_made_up_a_smaller_batch_is_tried) {
+  const Tensor q(nullptr, DType::f32, {12, 8, 2, 16});
+  const FlashAttention::Inputs inputs{.query = q, .key = q, .value = q};
+  const Plan attention = plan<FlashAttention>(inputs, {}, {.policy = Policy{.autotune = false}});
+  const double bytes = bytes_of(attention.inputs());
+  EXPECT_EQ(tune(attention, {.budget_seconds = 0.3, .most_input_bytes = bytes}).batch, 0);
+  clear_memory_configs();
+  const TuneReport report = tune(attention, {.budget_seconds = 0.3, .most_input_bytes = bytes / 3});
+  EXPECT_EQ(report.batch, 3) << "a quarter fits, a half does not";
+  EXPECT_TRUE(report.published);
+  EXPECT_TRUE(find_stored_config(config_record_key(attention.request(), attention.kernel())))
+      << "for the problem that was asked for";
+  EXPECT_THAT([&] { tune(attention, {.most_input_bytes = bytes / 100}); },
+              ThrowsMessage<Unsupported>(HasSubstr("tune a smaller call")));
+  // The dropout mask depends on the entry's number.
+  const Array seed = Array::zeros(DType::u32, {2});
+  FlashAttention::Inputs dropped = inputs;
+  dropped.dropout_seed = seed;
+  const Plan whole = plan<FlashAttention>(dropped, {.dropout_prob = 0.5}, {.policy = Policy{.autotune = false}});
+  EXPECT_THAT([&] { tune(whole, {.most_input_bytes = bytes / 3}); },
+              ThrowsMessage<Unsupported>(HasSubstr("tune a smaller call")));
 }
 
 TEST_F(Tuner, while_somebody_tunes_the_problem_others_get_the_heuristics_config) {
