@@ -25,7 +25,7 @@ class RecordedTool : public ::testing::Test {
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
   ProcessResult tune_recorded(const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"tune", "--recorded", file(), "--seconds", "1"};
+    std::vector<std::string> words = {"tune", "--recorded", file(), "--budget", "1"};
     words.insert(words.end(), more.begin(), more.end());
     return run(words);
   }

@@ -21,7 +21,7 @@ class TuneTool : public ::testing::Test {
   }
   /// `ejk tune` on a small problem, with more words.
   ProcessResult tune(const std::vector<std::string>& more) const {
-    std::vector<std::string> words = {"tune", "flash_attention", "--q_len", "32", "--seconds", "2"};
+    std::vector<std::string> words = {"tune", "flash_attention", "--q_len", "32", "--budget", "2"};
     words.insert(words.end(), more.begin(), more.end());
     return run(words);
   }
@@ -81,7 +81,7 @@ TEST_F(TuneTool, that_process_is_no_command) {
 
 TEST_F(TuneTool, begins_where_a_near_problem_ended) {
   const auto key_of = [&](const std::string& q_len) {
-    const ProcessResult tuned = run({"tune", "flash_attention", "--q_len", q_len, "--seconds", "2", "--json"});
+    const ProcessResult tuned = run({"tune", "flash_attention", "--q_len", q_len, "--budget", "2", "--json"});
     EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
     return Json::parse(tuned.out);
   };

@@ -170,13 +170,13 @@ Options& Options::value(const std::string& name, uint64_t& to, const std::string
   return value(name, set, placeholder, doc);
 }
 
-Options& Options::seconds(double& to, const std::string& doc) {
-  const auto set = [&to](const std::string& text) {
+Options& Options::seconds(double& to, const std::string& doc, const std::string& name) {
+  const auto set = [&to, option = dashed(name)](const std::string& text) {
     constexpr std::string_view kExpected = "be a number of seconds";
-    to = parse_number<double>("--seconds", text, kExpected);
-    if (!(to >= 0 && std::isfinite(to))) refuse_number("--seconds", text, kExpected);
+    to = parse_number<double>(option, text, kExpected);
+    if (!(to >= 0 && std::isfinite(to))) refuse_number(option, text, kExpected);
   };
-  return value("seconds", set, "S", doc);
+  return value(name, set, "S", doc);
 }
 
 Options& Options::value(const std::string& name, std::function<void(const std::string&)> set,

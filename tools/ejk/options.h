@@ -30,8 +30,8 @@ class Options {
   Options& value(const std::string& name, std::string& to, const std::string& placeholder, const std::string& doc);
   Options& value(const std::string& name, int64_t& to, const std::string& placeholder, const std::string& doc);
   Options& value(const std::string& name, uint64_t& to, const std::string& placeholder, const std::string& doc);
-  /// --seconds: how long to go on.
-  Options& seconds(double& to, const std::string& doc);
+  /// How long to go on.
+  Options& seconds(double& to, const std::string& doc, const std::string& name = "seconds");
   /// The text of every occurrence, in order.
   Options& value(const std::string& name, std::function<void(const std::string&)> set, const std::string& placeholder,
                  const std::string& doc);

@@ -261,7 +261,7 @@ class Tuning {
 
 Action declare_tune(Options& options) {
   const auto flags = std::make_shared<Flags>();
-  options.seconds(flags->budget, "the most to spend on one problem (default 10)")
+  options.seconds(flags->budget, "the most to spend on one problem (default 10)", "budget")
       .flag("resume", flags->resume, "leave out problems that store or memory answer for")
       .flag("dry-run", flags->dry_run, "list the candidates; run none")
       .flag("verify-only", flags->verify_only, "check every candidate against the heuristic's config; time none")

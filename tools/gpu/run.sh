@@ -103,7 +103,7 @@ part_tune() {
   rm -rf "$EJKERNEL_CACHE_DIR" "$out/tuned.ejk"
   for grid in "$here"/grids/*.jsonl; do
     name=$(basename "$grid" .jsonl)
-    "$ejk" tune --recorded "$grid" --seconds 4 --json "$@" >"$out/tuned_$name.jsonl" || failed=1
+    "$ejk" tune --recorded "$grid" --budget 10 --json "$@" >"$out/tuned_$name.jsonl" || failed=1
   done
   "$ejk" cache export --configs "$out/tuned.ejk" || failed=1
   rm -rf "$EJKERNEL_CACHE_DIR"
