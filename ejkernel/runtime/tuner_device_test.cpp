@@ -56,7 +56,9 @@ TEST_F(TunerOnGpu, gradients_are_tuned_with_the_callers_own_data) {
   const Plan made = plan<FlashAttentionBackward>(inputs, {.causal = true}, {.policy = Policy{.autotune = false}});
   const TuneReport report = tune(made, {.budget_seconds = 60}, to_array(inputs));
   EXPECT_EQ(report.kernel->name, "cuda_sm90");
-  for (const CandidateReport& candidate : report.candidates) EXPECT_EQ(candidate.rejected, "");
+  EXPECT_GT(report.candidates[0].num_samples, 0);
+  for (const CandidateReport& candidate : report.candidates)
+    EXPECT_TRUE(candidate.rejected.empty() || candidate.rejected.starts_with("not tried: ")) << candidate.rejected;
 }
 
 TEST_F(TunerOnGpu, the_first_call_is_tuned_where_the_policy_allows_it_and_the_next_process_knows) {
