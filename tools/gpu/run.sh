@@ -99,11 +99,14 @@ part_sweep() {
 # Into a store of its own, from which the archive is made.
 part_tune() {
   local grid name failed=0
-  export EJKERNEL_CACHE_DIR=$out/tuned_store EJKERNEL_CONFIG_PATH=none
-  rm -rf "$EJKERNEL_CACHE_DIR" "$out/tuned.ejk"
+  local -x EJKERNEL_CACHE_DIR=$out/tuned_store EJKERNEL_CONFIG_PATH=none
+  rm -rf "$EJKERNEL_CACHE_DIR" "$out"/tuned*
   for grid in "$here"/grids/*.jsonl; do
     name=$(basename "$grid" .jsonl)
     "$ejk" tune --recorded "$grid" --budget 10 --json "$@" >"$out/tuned_$name.jsonl" || failed=1
+  done
+  for name in mean_pooling mean_pooling_backward; do
+    "$ejk" tune "$name" --device cuda --budget 10 >>"$out/tuned_cuda_mean_pooling.txt" || failed=1
   done
   "$ejk" cache export --configs "$out/tuned.ejk" || failed=1
   rm -rf "$EJKERNEL_CACHE_DIR"
