@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -241,10 +240,10 @@ using ConfigOf = typename operation_detail::ConfigOf<K>::Type;
 ///   kName, kPlatform, [kBackend, kRevision], [Config], [supports], [heuristic, candidates], [runs_here], [cost],
 ///   [workspace_bytes], [prepare], run.
 template <class Op, class K>
-KernelInfo make_kernel(std::source_location where = std::source_location::current()) {
+KernelInfo make_kernel(const char* file = __builtin_FILE()) {  // std::source_location needs clang 16
   using Config = ConfigOf<K>;
   KernelInfo info;
-  info.file = where.file_name();
+  info.file = file;
   info.name = std::string(K::kName);
   info.platform = K::kPlatform;
   info.backend = operation_detail::backend_of<K>();

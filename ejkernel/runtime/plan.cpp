@@ -68,6 +68,7 @@ Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, cons
 
 Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
                 const ParamsBlock& params, const PlanOptions& options) {
+  if (recording::state.load(std::memory_order_relaxed) == recording::State::unknown) recording::settle();
   auto state = std::make_shared<State>();
   state->inputs.assign(inputs.begin(), inputs.end());
   state->params = params;

@@ -10,9 +10,12 @@
 
 namespace ejk::recording {
 
-/// unknown: until the first run asks the environment.
+/// unknown: until somebody asks the environment.
 enum class State : uint8_t { unknown, off, on };
 extern std::atomic<State> state;
+
+/// Asks it now, so that no run has to.
+void settle() noexcept;
 
 struct Recorded;  // a distinct call
 

@@ -191,7 +191,8 @@ int run_tuner_program() {
   const Unrecorded unrecorded;
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a candidate that hangs must not outlive who asked about it
   struct stat status = {};
-  if (fstat(kMemory, &status) != 0 || status.st_size == 0)
+  const bool is_asked = fstat(kSocket, &status) == 0 && S_ISSOCK(status.st_mode);
+  if (!is_asked || fstat(kMemory, &status) != 0 || status.st_size == 0)
     throw InvalidArgument("ejk: tune --worker is what the library starts to try configs, and no command; leave it out");
   const auto size = static_cast<size_t>(status.st_size);
   void* mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, kMemory, 0);

@@ -135,11 +135,14 @@ Json report_json(const Problem& problem, const TuneReport& report) {
   return json;
 }
 
+/// The cost model left it out.
+bool is_untried(const CandidateReport& candidate) { return candidate.rejected.starts_with("not tried"); }
+
 std::string outcome(const TuneReport& report, bool verify_only) {
   const auto count = [&](auto is) { return std::count_if(report.candidates.begin(), report.candidates.end(), is); };
   if (verify_only)
-    return fmt::format("{} candidates, {} rejected", report.candidates.size(),
-                       count([](const CandidateReport& c) { return !c.rejected.empty(); }));
+    return fmt::format("{} candidates, {} not tried, {} rejected", report.candidates.size(), count(is_untried),
+                       count([](const CandidateReport& c) { return !c.rejected.empty() && !is_untried(c); }));
   std::string text =
       report.faster
           ? fmt::format("{}: {:.3f}x as fast as the heuristic's {}", to_string(*report.kernel, report.best),
