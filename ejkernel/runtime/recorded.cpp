@@ -223,10 +223,7 @@ class Recorder {
 
 }  // namespace
 
-void recording::settle() noexcept try {
-  Recorder::instance().is_on();
-} catch (...) {  // what is wrong with the environment is told elsewhere
-}
+void recording::settle() { Recorder::instance().is_on(); }
 
 void recording::Run::begin(const Plan& plan, std::span<const Tensor> inputs) noexcept try {
   // In this order: a forked worker, which tries configs, takes no lock.

@@ -15,7 +15,7 @@ enum class State : uint8_t { unknown, off, on };
 extern std::atomic<State> state;
 
 /// Asks it now, so that no run has to.
-void settle() noexcept;
+void settle();
 
 struct Recorded;  // a distinct call
 
