@@ -71,17 +71,6 @@ std::optional<RecordKey> parse_key(std::string_view text) {
   return key;
 }
 
-/// A part of a key as the name of a folder: no part can leave the store, name a hidden file or be too long.
-std::string folder_name(std::string_view text) {
-  std::string name;
-  for (const char c : text.substr(0, 100)) {
-    const bool is_plain =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-    name += is_plain ? c : '_';
-  }
-  return name.empty() ? "_" : name;
-}
-
 Decoded damaged(std::string_view reason) { return {.state = RecordState::damaged, .reason = reason}; }
 
 }  // namespace
@@ -132,6 +121,16 @@ std::string whole(const RecordKey& key) {
   for (const std::string* part : {&key.environment, &key.group, &key.text})
     text += std::to_string(part->size()) + ":" + *part;
   return text;
+}
+
+std::string folder_name(std::string_view text) {
+  std::string name;
+  for (const char c : text.substr(0, 100)) {
+    const bool is_plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+    name += is_plain ? c : '_';
+  }
+  return name.empty() ? "_" : name;
 }
 
 std::string relative_path(const RecordKey& key) {

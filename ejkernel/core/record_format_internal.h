@@ -30,6 +30,8 @@ void sign(std::string& bytes);
 /// The key in one line, so that no two keys are alike: "<size>:<part>" three times.
 std::string whole(const RecordKey& key);
 
+/// A part of a key as the name of a folder: no part can leave the store, name a hidden file or be too long.
+std::string folder_name(std::string_view text);
 /// Where a key's record stands below a root.
 std::string relative_path(const RecordKey& key);
 /// The folder below a root that holds this schema's records.

@@ -107,8 +107,8 @@ bool Store::put(const RecordKey& key, const Record& record) const {
   return true;
 }
 
-void Store::for_each(const VisitRecord& visit) const {
-  if (!root_.empty()) store_folder::for_each_record(root_, visit);
+void Store::for_each(const VisitRecord& visit, std::string_view group) const {
+  if (!root_.empty()) store_folder::for_each_record(root_, visit, group);
 }
 
 Collection Store::collect(const CollectOptions& options) const {

@@ -93,8 +93,8 @@ class EJK_API Store {
   /// The file that holds the key's record.
   std::string path_of(const RecordKey& key) const;
 
-  /// Every record below the root, in the order of their paths: each is read and checked.
-  void for_each(const VisitRecord& visit) const;
+  /// Every record below the root, or in one group's folders, in the order of their paths: each is read and checked.
+  void for_each(const VisitRecord& visit, std::string_view group = {}) const;
 
   /// Removes what is not wanted any more. `put` does so by itself when there is a quota: the first put of a process
   /// measures the store and clears away what crashed writers left; so does a later one, when what this process put

@@ -147,9 +147,11 @@ void for_each_file(const std::string& root, const VisitFile& visit) {
   walk(root, root + "/" + std::string(record_format::kSchemaFolder), /*depth=*/2, visit);
 }
 
-void for_each_record(const std::string& root, const VisitRecord& visit) {
+void for_each_record(const std::string& root, const VisitRecord& visit, std::string_view group) {
+  const std::string folder = group.empty() ? "" : record_format::folder_name(group);
   for_each_file(root, [&](const std::string& path, const struct stat& info) {
-    if (record_format::is_record_name(name_of(path))) visit(read_stored(root, path, info));
+    const bool is_wanted = folder.empty() || name_of(store_files::folder_of(path)) == folder;
+    if (is_wanted && record_format::is_record_name(name_of(path))) visit(read_stored(root, path, info));
   });
 }
 

@@ -32,7 +32,8 @@ inline constexpr std::string_view kAside = ".bad";
 /// Every file that stands where records do, in the order of their paths.
 void for_each_file(const std::string& root,
                    const std::function<void(const std::string& path, const struct stat& info)>& visit);
-void for_each_record(const std::string& root, const VisitRecord& visit);
+/// The records among them, of one group unless it is empty.
+void for_each_record(const std::string& root, const VisitRecord& visit, std::string_view group = {});
 
 /// Removes what `options` say, but not `keep`, and what crashed writers left. `target_bytes` is what is left of a store
 /// above the quota.

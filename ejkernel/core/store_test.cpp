@@ -247,6 +247,23 @@ TEST_F(StoreFiles, records_are_listed_with_what_is_wrong_with_them) {
                                                       {"a newer version wrote it", "newer"}}));
 }
 
+TEST_F(StoreFiles, of_one_group_no_other_is_read) {
+  const Store store(root());
+  RecordKey wanted = key("a"), elsewhere = key("b"), other = key("c");
+  wanted.group = elsewhere.group = "a group/of its own";
+  elsewhere.environment = "another device";
+  for (const RecordKey& each : {wanted, elsewhere, other}) ASSERT_TRUE(store.put(each, record("value")));
+  fs::resize_file(store.path_of(other), 70);  // would be told of as damaged
+  std::set<std::string> seen;
+  store.for_each(
+      [&](const StoredRecord& stored) {
+        EXPECT_EQ(stored.state, RecordState::good);
+        seen.insert(stored.key.text);
+      },
+      wanted.group);
+  EXPECT_EQ(seen, (std::set<std::string>{"a", "b"}));
+}
+
 // ---- the quota ----
 
 class StoreQuota : public StoreFiles {

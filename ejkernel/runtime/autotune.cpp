@@ -1,7 +1,6 @@
 #include "ejkernel/runtime/autotune.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -28,13 +27,8 @@ bool have_data(std::span<const Tensor> inputs) {
 }
 
 void require_memory_for(const Invocation& call) {
-  double bytes = 0;
-  for (const Tensor& input : call.inputs) {
-    const auto [first, last] = element_range(input);
-    bytes += (static_cast<double>(last) - static_cast<double>(first)) * bits(input.dtype) / 8;
-  }
-  const double free = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (bytes > free / 4)
+  const double bytes = synthetic_bytes(call.inputs);
+  if (bytes > free_host_bytes() / 4)
     throw Unsupported(
         fmt::format("{}: the inputs of a recorded call take {:.0f} MiB, more than a quarter of the memory "
                     "that is free; tune a smaller one of its problem",
@@ -78,8 +72,8 @@ std::string key_of(const RecordedProblem& problem) {
 void tune_into(RecordedTuning& tuned, const Invocation& call, const TuneOptions& options) try {
   if (!tuned.problem.plan) return;
   const Plan& plan = *tuned.problem.plan;
-  SyntheticInputs made;
-  if (plan.device().kind == DeviceKind::cpu) made = inputs_of(call, options.seed);
+  SyntheticInputs made;  // without samples to put in, the tuner makes its own, of a smaller batch where it has to
+  if (call.has_samples()) made = inputs_of(call, options.seed);
   tuned.report = tune(plan, options, made.tensors);
 } catch (const std::exception& error) {
   tuned.problem.why_not = error.what();

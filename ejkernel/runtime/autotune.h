@@ -1,7 +1,7 @@
 // Tuning by call: one call by its operation, or all that were recorded. Over the tuner (tuner.h), which tunes plans.
 //
 //   autotune<FlashAttention>({.query = q, .key = k, .value = v}, {.causal = true});      // the call's own data
-//   for (const RecordedTuning& tuned : autotune_recorded(load_invocations("/tmp/calls.jsonl"))) …
+//   for (const RecordedTuning& tuned : autotune_recorded(load_invocations("calls.jsonl"))) …
 #pragma once
 
 #include <functional>

@@ -130,7 +130,7 @@ std::optional<StoredConfig> find_stored_config(const RecordKey& key) {
 std::optional<NearConfig> find_near_config(const RecordKey& key) {
   std::optional<NearConfig> nearest;
   double least = std::log2(kNearFactor);
-  store().for_each([&](const StoredRecord& there) {
+  const auto look_at = [&](const StoredRecord& there) {
     if (there.state != RecordState::good || there.key.group != key.group || there.key == key) return;
     const double apart = distance(there.key, key);
     if (apart > least || (nearest && apart == least)) return;
@@ -139,7 +139,8 @@ std::optional<NearConfig> find_near_config(const RecordKey& key) {
     least = apart;
     const std::string problem(without_digest(there.key.text));
     nearest = {*values, problem.substr(std::min(problem.size(), problem.find(kFor) + kFor.size()))};
-  });
+  };
+  store().for_each(look_at, key.group);  // compiled kernels stand in other groups, and are large
   return nearest;
 }
 

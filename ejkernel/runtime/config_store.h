@@ -38,6 +38,7 @@ struct StoredConfig {
 };
 /// nullopt: there is none, or what is there cannot be read as one. Legality is the caller's to check.
 std::optional<StoredConfig> find_stored_config(const RecordKey& key);
+
 /// What was found for another problem of the same kernel.
 struct NearConfig {
   ConfigValues values;

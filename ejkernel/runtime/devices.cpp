@@ -1,6 +1,7 @@
 #include "ejkernel/runtime/devices.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <functional>
@@ -61,6 +62,10 @@ const std::string& device_fingerprint(Device device) {
 }
 
 std::string device_kind(Device device) { return device.kind == DeviceKind::cpu ? "cpu" : "gpu"; }
+
+double free_host_bytes() {
+  return static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
 
 int num_cuda_devices() noexcept { return cuda::num_devices(); }
 

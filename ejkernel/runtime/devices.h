@@ -13,6 +13,9 @@ namespace ejk {
 /// Read once per device. Throws Unsupported for a device that this machine does not have.
 EJK_API const DeviceProperties& device_properties(Device device);
 
+/// Memory of the host that nobody uses at the moment.
+double free_host_bytes();
+
 /// CUDA devices that the driver offers; 0 without a driver. Never throws.
 EJK_API int num_cuda_devices() noexcept;
 

@@ -2,11 +2,12 @@
 // kept are shapes, dtypes, parameters and the numbers of small index tensors in host memory: never other data, never a
 // device's memory, and nothing that keeps a tensor alive.
 //
-//   EJKERNEL_OPS_RECORD=/tmp/calls.jsonl my_program && ejk tune --recorded /tmp/calls.jsonl
+//   EJKERNEL_OPS_RECORD=$PWD/calls.jsonl my_program && ejk tune --recorded calls.jsonl
 //
 // or in the program itself: start_recording(); …; autotune_recorded(get_invocations());
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -32,6 +33,10 @@ struct Invocation {
   std::vector<std::vector<int64_t>> samples = {};
   int64_t count = 1;
   double seconds = 0;  ///< of all its runs together; 0: not known, as on a GPU
+
+  bool has_samples() const {
+    return std::any_of(samples.begin(), samples.end(), [](const auto& sample) { return !sample.empty(); });
+  }
 };
 
 /// The most distinct calls that are kept; further ones are only counted.

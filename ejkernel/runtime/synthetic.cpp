@@ -107,6 +107,15 @@ SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<cons
   return made;
 }
 
+double synthetic_bytes(std::span<const Tensor> inputs) {
+  double bytes = 0;
+  for (const Tensor& t : inputs) {
+    const auto [first, last] = element_range(t);
+    bytes += (static_cast<double>(last) - static_cast<double>(first)) * bits(t.dtype) / 8;
+  }
+  return bytes;
+}
+
 void fill_normal(const Tensor& tensor, uint64_t seed) {
   Random random(seed);
   fill_from_table(tensor, random, [&] { return random.normal(); });

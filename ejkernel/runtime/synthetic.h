@@ -24,6 +24,9 @@ struct SyntheticInputs {
 EJK_API SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<const Tensor> inputs,
                                               const ParamsBlock& params, uint64_t seed);
 
+/// The memory that they take: all that the inputs' strides span.
+EJK_API double synthetic_bytes(std::span<const Tensor> inputs);
+
 /// Normally distributed contents for a tensor of floating dtype in host memory, gaps between its strides included.
 EJK_API void fill_normal(const Tensor& tensor, uint64_t seed);
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/recorded.h"
+#include "ejkernel/runtime/registry.h"
 #include "ejkernel/runtime/tuner_worker.h"
 #include "ejkernel/runtime/tuning_lab.h"
 
@@ -94,6 +96,7 @@ struct ReadJob {
     Reader reader(memory, size);
     const auto header = reader.value<Header>();
     const std::string operation = reader.text(header.operation_bytes), kernel = reader.text(header.kernel_bytes);
+    check_layout(operation, kernel, header.layout);
     const auto params = reader.value<ParamsBlock>();
     for (uint64_t n = 0; n < header.num_candidates; ++n) candidates.push_back(reader.value<ConfigBlock>());
     for (uint64_t n = 0; n < header.num_inputs; ++n) inputs.push_back(reader.value<Tensor>());
@@ -109,9 +112,23 @@ struct ReadJob {
     }
     // The heuristic's config is not asked for: it is the first candidate, and may be what needs trying.
     plan = Plan::make(operation, inputs, params, {.kernel = kernel});
-    if (layout_of(plan->operation(), plan->kernel()) != header.layout)
-      throw Unsupported(fmt::format("{}: the program {} is of another version of the library", operation,
-                                    fs::read_symlink("/proc/self/exe").string()));
+  }
+
+ private:
+  /// Before anything is read that depends on it.
+  static void check_layout(const std::string& operation, const std::string& kernel, uint64_t layout) {
+    const auto registered = KernelRegistry::instance().find(operation);
+    const auto& kernels = registered->kernels;
+    const auto found =
+        std::find_if(kernels.begin(), kernels.end(), [&](const auto& known) { return known->name == kernel; });
+    const std::string program = fs::read_symlink("/proc/self/exe").string();
+    if (found == kernels.end())
+      throw Unsupported(
+          fmt::format("{}: the program {} has no kernel {}; it knows the library's and those of "
+                      "EJKERNEL_PLUGINS",
+                      operation, program, kernel));
+    if (layout_of(*registered->declaration, **found) != layout)
+      throw Unsupported(fmt::format("{}: the program {} is of another version of the library", operation, program));
   }
 };
 

@@ -1,7 +1,6 @@
 #include "ejkernel/runtime/tuning_lab.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,10 +16,6 @@ namespace {
 /// The reference checks the heuristic's config where that is at most this much arithmetic: about a tenth of a second.
 constexpr double kReferenceFlops = 5e7, kReferenceFlopsOfGpu = 1e10;
 constexpr double kSampleSeconds = 100e-6, kSampleSecondsOfGpu = 2e-3;
-
-double free_host_bytes() {
-  return static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
 
 bool asks_for_equal_bits(const Plan& plan) {
   for (const ParamField& field : plan.operation().params)

@@ -61,12 +61,10 @@ Device device_of(const Invocation& recorded) {
   return std::find_if(recorded.inputs.begin(), recorded.inputs.end(), present)->device;
 }
 
-/// A call on a GPU stays without data: its tuner makes them.
+/// Without samples to put in it stays without data: the tuner makes them.
 ToolCall recorded_call(const Invocation& recorded, bool with_data) {
   ToolCall call{.operation = recorded.operation, .inputs = recorded.inputs, .params = recorded.params};
-  const bool on_host = std::all_of(call.inputs.begin(), call.inputs.end(),
-                                   [](const Tensor& input) { return input.device.kind == DeviceKind::cpu; });
-  if (!with_data || !on_host) return call;
+  if (!with_data || !recorded.has_samples()) return call;
   const auto made = std::make_shared<SyntheticInputs>(inputs_of(recorded, 1));
   call.inputs = made->tensors;
   call.owners.push_back(made);
