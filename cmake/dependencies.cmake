@@ -5,6 +5,7 @@
 # bf16 dot product. An installed Highway of at least this version serves as well.
 set(EJK_PIN_HIGHWAY_VERSION 1.2.0)
 set(EJK_PIN_HIGHWAY_SUITE trixie)
+set(EJK_PIN_HIGHWAY_SOURCE highway)
 set(EJK_PIN_HIGHWAY_TARBALL highway_1.2.0.orig.tar.gz)
 set(EJK_PIN_HIGHWAY_SHA256 7e0be78b8318e8bdbf6fa545d2ecb4c90f947df03f7aadc42c1967f019e63343)
 
@@ -24,17 +25,41 @@ set(EJK_PIN_NVRTC_13_PACKAGE nvidia-cuda-nvrtc==13.5.37)
 set(EJK_PIN_NVRTC_13_WHEEL nvidia_cuda_nvrtc-13.5.37-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl)
 set(EJK_PIN_NVRTC_13_SHA256 86b4d68058807988b7d9af5b44917a0601e9c337f35ccd657bfb3c759ff8d8bc)
 
+# XLA's FFI headers as the oldest jaxlib with version 0.3 of that interface ships them: a handler built with them runs in
+# that jaxlib and every later one. Only the headers are unpacked; the wheel is one of x86_64.
+set(EJK_PIN_FFI_PACKAGE jaxlib==0.9.1)
+set(EJK_PIN_FFI_WHEEL jaxlib-0.9.1-cp311-cp311-manylinux_2_27_x86_64.whl)
+set(EJK_PIN_FFI_SHA256 97239348cd95d5b3356f475fa837408e4ca0df26455409eaee5f8d42f4449c75)
+
+# The two environments of the Python tests: the newest JAX that serves the oldest Python, and the newest of both.
+set(EJK_PIN_PYTHON_OLDEST "jax==0.10.2 jaxlib==0.10.2 ml_dtypes==0.6.0 numpy==2.4.6 opt_einsum==3.4.0 scipy==1.17.1")
+set(EJK_PIN_PYTHON_NEWEST "jax==0.12.0.1 jaxlib==0.12.0.1 ml_dtypes==0.6.0 numpy==2.5.5 opt_einsum==3.4.0 scipy==1.18.1")
+set(EJK_PIN_PYTHON_TESTS "pytest==9.2.0 iniconfig==2.3.1 packaging==26.3 pluggy==1.7.0 Pygments==2.21.0")
+set(EJK_PIN_RUFF ruff==0.17.6)
+
+# What builds the wheel, from PyPI.
+set(EJK_PIN_WHEEL "scikit-build-core==1.1.2 wheel==0.48.0")
+
+# The newer Python where the machine has none, from the source package of Debian's current stable.
+set(EJK_PIN_CPYTHON_VERSION 3.13.5)
+set(EJK_PIN_CPYTHON_SUITE trixie)
+set(EJK_PIN_CPYTHON_SOURCE python3.13)
+set(EJK_PIN_CPYTHON_TARBALL python3.13_3.13.5.orig.tar.xz)
+set(EJK_PIN_CPYTHON_SHA256 93e583f243454e6e9e4588ca2c2662206ad961659863277afcdb96801647d640)
+
 # What benchmarks/peers compares with, from PyPI.
 set(EJK_PIN_PEERS "torch==2.15.0 numpy==2.4.6")
 
 # Debian packages by purpose: building (demo, bench, table, docs), testing, formatting, the aarch64 cross build, fetching
-# the model, the peers' environment.
+# the model, the peers' environment, those of the Python tests, building a newer Python.
 set(EJK_PACKAGES_BUILD "g++ cmake ninja-build libfmt-dev libxxhash-dev nlohmann-json3-dev libcli11-dev libeigen3-dev")
 set(EJK_PACKAGES_TEST "git pkg-config clang libgtest-dev libgmock-dev")
 set(EJK_PACKAGES_FORMAT "git clang-format-14")
 set(EJK_PACKAGES_CROSS "g++-aarch64-linux-gnu qemu-user googletest")
 set(EJK_PACKAGES_MODEL "python3 python3-pip")
 set(EJK_PACKAGES_PEERS "python3 python3-venv")
+set(EJK_PACKAGES_PYTHON "python3 python3-venv")
+set(EJK_PACKAGES_CPYTHON "gcc make xz-utils zlib1g-dev libffi-dev libssl-dev")
 
 # Where `./dev setup` puts what it builds: one prefix per processor.
 if(CMAKE_CROSSCOMPILING)
@@ -49,7 +74,7 @@ macro(ejk_require name version package target)
     find_package(${name} ${version} CONFIG QUIET GLOBAL HINTS ${EJK_DEPS_PREFIX})
     if(NOT ${name}_FOUND)
       string(REPLACE ";" ", " found "${${name}_CONSIDERED_VERSIONS}")
-      message(FATAL_ERROR "ejkernel: needs ${name} ${version} or newer, found '${found}'. Run ./dev setup in "
+      message(FATAL_ERROR "ejkernel: needs ${name} ${version} or newer, found '${found}'. Run ./dev setup build in "
                           "${PROJECT_SOURCE_DIR}, or install it (Debian: ${package}), or set ${name}_DIR.")
     endif()
   endif()
@@ -64,7 +89,7 @@ function(ejk_require_xxhash)
     list(JOIN numbers "." version)
   endif()
   if(NOT EJK_XXHASH_INCLUDE_DIR OR version VERSION_LESS 0.8.0)
-    message(FATAL_ERROR "ejkernel: needs xxHash 0.8.0 or newer, found '${version}'. Run ./dev setup in "
+    message(FATAL_ERROR "ejkernel: needs xxHash 0.8.0 or newer, found '${version}'. Run ./dev setup build in "
                         "${PROJECT_SOURCE_DIR}, or install it (Debian: libxxhash-dev), or set EJK_XXHASH_INCLUDE_DIR.")
   endif()
   set(EJK_XXHASH_VERSION ${version} PARENT_SCOPE)
@@ -73,13 +98,29 @@ function(ejk_require_xxhash)
   target_compile_definitions(ejkernel_xxhash INTERFACE XXH_INLINE_ALL)
 endfunction()
 
+# ejk_find_xla_ffi(): the target xla_ffi, XLA's FFI headers; without them EJKERNEL_WITH_XLA_FFI is OFF from here on.
+macro(ejk_find_xla_ffi)
+  if(EJKERNEL_WITH_XLA_FFI)
+    find_path(EJK_XLA_FFI_INCLUDE_DIR xla/ffi/api/ffi.h HINTS ${PROJECT_SOURCE_DIR}/.deps/xla_ffi/include
+              NO_CMAKE_FIND_ROOT_PATH)
+    if(EJK_XLA_FFI_INCLUDE_DIR)
+      add_library(xla_ffi INTERFACE)
+      target_include_directories(xla_ffi SYSTEM INTERFACE ${EJK_XLA_FFI_INCLUDE_DIR})
+    else()
+      message(STATUS "ejkernel: no XLA FFI headers (./dev setup ffi), so the library has no handlers for JAX")
+      set(EJKERNEL_WITH_XLA_FFI OFF)
+    endif()
+  endif()
+endmacro()
+
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 ejk_require(hwy 1.2 "libhwy-dev, from Debian 13 on" hwy::hwy)
 ejk_require(fmt 9.1 libfmt-dev fmt::fmt-header-only)
 ejk_require(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_json)
 ejk_require_xxhash()
-if(EJK_BUILD_TOOLS OR EJK_BUILD_TESTS)
+ejk_find_xla_ffi()
+if(EJK_BUILD_EXAMPLES OR EJK_BUILD_TESTS)
   ejk_require(Eigen3 3.4 libeigen3-dev Eigen3::Eigen)  # of examples/minilm alone
 endif()
 if(EJK_BUILD_TOOLS OR EJK_SANITIZE MATCHES "address")  # its parser is fuzzed

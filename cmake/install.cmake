@@ -1,8 +1,15 @@
 # The install tree: headers, library, CMake package and pkg-config file, all relocatable.
 include(CMakePackageConfigHelpers)
 
+if(BUILD_SHARED_LIBS AND NOT EJK_INSTALL_LINKS)
+  # One file, under the name that programs are linked to, and for the linker a script that leads there.
+  set_target_properties(ejkernel PROPERTIES VERSION ${PROJECT_VERSION_MAJOR})
+  set(EJK_NAMELINK NAMELINK_SKIP)
+  file(WRITE ${PROJECT_BINARY_DIR}/linker_script/libejkernel.so "INPUT(libejkernel.so.${PROJECT_VERSION_MAJOR})\n")
+  install(FILES ${PROJECT_BINARY_DIR}/linker_script/libejkernel.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(TARGETS ejkernel EXPORT ejkernelTargets
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ${EJK_NAMELINK} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET ejk)
   install(TARGETS ejk RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

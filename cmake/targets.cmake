@@ -147,3 +147,28 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake\")
     set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
   endforeach()
 endfunction()
+
+# ejk_python_tests(FOLDER): every test_*.py in it is a test of ctest in each Python environment that `./dev setup python` made.
+# Those whose name ends in `_long` carry the label `long`.
+function(ejk_python_tests folder)
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/test_*.py)
+  get_filename_component(preset ${PROJECT_BINARY_DIR} NAME)
+  foreach(environment oldest newest)
+    set(python ${PROJECT_SOURCE_DIR}/.deps/python/${environment}/bin/python)
+    if(NOT EXISTS ${python})
+      continue()
+    endif()
+    foreach(file ${files})
+      get_filename_component(name ${file} NAME_WE)
+      set(test ${preset}.python_${environment}.${name})
+      add_test(NAME ${test} COMMAND ${python} -m pytest -q ${file} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+      # The same as in verb_pytest of ./dev.
+      set_tests_properties(${test} PROPERTIES TIMEOUT 600 ENVIRONMENT
+        "PYTHONPATH=${PROJECT_SOURCE_DIR}/python;EJKERNEL_LIBRARY=$<TARGET_FILE:ejkernel>;EJKERNEL_AUTOTUNE_POLICY=heuristics;\
+EJKERNEL_CONFIG_PATH=none;EJKERNEL_CACHE_DIR=${PROJECT_BINARY_DIR}/python_cache;JAX_PLATFORMS=cpu")
+      if(name MATCHES "_long$")
+        set_tests_properties(${test} PROPERTIES LABELS long)
+      endif()
+    endforeach()
+  endforeach()
+endfunction()

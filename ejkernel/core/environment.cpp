@@ -130,6 +130,8 @@ void parse_cache_dir(const Variable& self, std::string_view value, Values& into)
 void parse_nvrtc(const Variable& self, std::string_view value, Values& into) {
   into.nvrtc = absolute(self, value, value);
 }
+/// The Python package's: a value that it refuses is refused here too.
+void parse_library(const Variable& self, std::string_view value, Values&) { absolute(self, value, value); }
 
 void parse_ops_record(const Variable& self, std::string_view value, Values& into) {
   into.ops_record = value != "0";
@@ -178,6 +180,9 @@ constexpr std::array kVariables = {
         "the library that compiles CUDA kernels, such as /usr/local/cuda/lib64/libnvrtc.so.13; `ejk doctor` says where "
         "it is looked for otherwise",
         parse_nvrtc},
+    Variable{"EJKERNEL_LIBRARY", "an absolute path", "the wheel's, else what a source tree built",
+             "the libejkernel.so that the Python package loads; C and C++ programs are linked to theirs",
+             parse_library},
     Variable{"EJKERNEL_OPS_RECORD", "0, 1 or an absolute path", "0",
              "1: calls are recorded in memory (shapes, parameters, small index tensors; never other data), for "
              "get_invocations; a path: they are also appended to that file, for `ejk tune --recorded`",
