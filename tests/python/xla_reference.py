@@ -60,7 +60,7 @@ _OPTIONS = _PlanOptions(size=ctypes.sizeof(_PlanOptions), platform=b"reference")
 
 def reference(operation: str, inputs: dict, params: dict) -> dict:
     """Results of the reference kernel as numpy arrays by name. None stands for what is absent."""
-    inputs = {name: np.ascontiguousarray(x) for name, x in inputs.items() if x is not None}
+    inputs = {name: np.asarray(x, order="C") for name, x in inputs.items() if x is not None}
     handle, plan, text = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_char_p()
     given = _named(inputs)
     _check(_library.ejk_params_new(operation.encode(), ctypes.byref(handle)))
@@ -68,16 +68,14 @@ def reference(operation: str, inputs: dict, params: dict) -> dict:
         for name, value in params.items():
             _set(handle, name, value)
         options = ctypes.byref(_OPTIONS)
-        _check(_library.ejk_plan(operation.encode(), given, len(given), handle, options, ctypes.byref(plan)))
+        count = ctypes.c_size_t(len(given))
+        _check(_library.ejk_plan(operation.encode(), given, count, handle, options, ctypes.byref(plan)))
         _check(_library.ejk_plan_info(plan, ctypes.byref(text)))
         planned = [output for output in json.loads(text.value)["outputs"] if output is not None]
         outputs = {output["name"]: np.zeros(output["shape"], DTYPES[output["dtype"]]) for output in planned}
         results = _named(outputs)
-        _check(
-            _library.ejk_execute(
-                operation.encode(), given, len(given), results, len(results), handle, options, None
-            )
-        )
+        call = operation.encode(), given, count, results, ctypes.c_size_t(len(results))
+        _check(_library.ejk_execute(*call, handle, options, None))
     finally:
         _library.ejk_free(text)
         _library.ejk_free(plan)

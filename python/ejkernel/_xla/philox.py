@@ -4,6 +4,8 @@ A draw is a function of a position alone, so the backward draws the same numbers
 64-bit ones unless x64 is enabled.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,7 @@ def dropout_scale(threshold: int) -> float:
     return 65536 / (65536 - threshold)
 
 
+@functools.partial(jax.jit, static_argnames="num_keys")  # ten rounds are many small steps outside a jit
 def dropout_keep(seed: jax.Array, sequence, head, position, num_keys: int, threshold: int) -> jax.Array:
     """Which probabilities are kept, [batch, heads, rows, num_keys].
 

@@ -1,5 +1,7 @@
 """mean_pooling and its gradient: means over whole sequences or over chunks of them, batched or packed."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -68,6 +70,7 @@ def _chunk_counts(num_tokens: int, chunk_size: int) -> jax.Array:
     return jnp.minimum(num_tokens - starts, chunk_size)
 
 
+@functools.partial(jax.jit, static_argnames="chunk_size")  # else the loop is compiled at every call
 def _packed_means(x: jax.Array, cu_seqlens: jax.Array, chunk_size: int | None) -> tuple[jax.Array, jax.Array]:
     """The means in order, and where each sequence's begin. Every pass adds each row to the mean of one sequence."""
     num_tokens = x.shape[0]
@@ -85,6 +88,7 @@ def _packed_means(x: jax.Array, cu_seqlens: jax.Array, chunk_size: int | None) -
     return sums[:-1] / counts, first_means
 
 
+@functools.partial(jax.jit, static_argnames=("num_tokens", "chunk_size"))
 def _packed_gradient(d_out: jax.Array, cu_seqlens: jax.Array, num_tokens: int, chunk_size: int | None) -> jax.Array:
     """Every pass adds to each row the share of one sequence that claims it."""
     spans, first_means, num_means = _packed_layout(cu_seqlens, num_tokens, chunk_size)
