@@ -22,6 +22,14 @@ def float64():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.fixture
+def no_float64():
+    """As most programs run: no 64-bit numbers at all."""
+    jax.config.update("jax_enable_x64", False)
+    yield
+    jax.config.update("jax_enable_x64", True)
+
+
 def run(operation: str, inputs: dict, params: dict, jit: bool = False) -> dict:
     """Under jit what has extents of its own: it compiles sooner as a whole than step by step."""
     arrays = {name: None if x is None else jnp.asarray(x) for name, x in inputs.items()}
@@ -220,9 +228,9 @@ def test_packed_dropout_counts_inside_the_sequence():
 # ---- dtypes ----
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("f32", 1e-5), ("f16", 2e-3), ("bf16", 2e-2)])
+@pytest.mark.parametrize("dtype, tolerance", [("f32", 1e-5), ("f16", 2e-3), ("bf16", 1e-2)])
 @pytest.mark.parametrize("operation", ATTENTION)
-def test_attention_of_smaller_floats(operation, dtype, tolerance):
+def test_attention_of_smaller_floats(operation, dtype, tolerance, no_float64):
     """Arithmetic is float32: a few of its roundings, and one of the result's own."""
     rng = np.random.default_rng(13)
     for _ in range(3):
@@ -232,7 +240,7 @@ def test_attention_of_smaller_floats(operation, dtype, tolerance):
 
 @pytest.mark.parametrize("dtype", ["e4m3", "e5m2", "i8"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_attention_of_8_bit_codes(dtype, packed):
+def test_attention_of_8_bit_codes(dtype, packed, no_float64):
     rng = np.random.default_rng(14)
     if packed:
         inputs, params = problems.packed_call(rng)
@@ -244,16 +252,16 @@ def test_attention_of_8_bit_codes(dtype, packed):
     check("flash_attention", inputs, {**params, "out_dtype": out_dtype}, tolerance, jit=True)
 
 
-@pytest.mark.parametrize("out_dtype", ["f64", "f32", "f16", "bf16"])
-def test_out_takes_the_dtype_that_is_asked_for(out_dtype):
+@pytest.mark.parametrize("out_dtype", ["f32", "f16", "bf16"])
+def test_out_takes_the_dtype_that_is_asked_for(out_dtype, no_float64):
     rng = np.random.default_rng(15)
     inputs, params = problems.attention_call(rng, "flash_attention", np.float32)
     params = {**params, "out_dtype": out_dtype, "normalize_output": True}
-    check_both_ways(rng, "flash_attention", inputs, params, {"f16": 2e-3, "bf16": 2e-2}.get(out_dtype, 1e-5))
+    check_both_ways(rng, "flash_attention", inputs, params, {"f16": 2e-3, "bf16": 1e-2}.get(out_dtype, 1e-5))
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("f32", 1e-6), ("f16", 1e-3), ("bf16", 1e-2)])
-def test_mean_pooling_of_smaller_floats(dtype, tolerance):
+def test_mean_pooling_of_smaller_floats(dtype, tolerance, no_float64):
     rng = np.random.default_rng(16)
     for form in POOLING_FORMS:
         _check_pooling(rng, *problems.pooling_call(rng, form, DTYPES[dtype]), tolerance)
