@@ -39,7 +39,7 @@ class _NumPy:
         return HOST
 
     def spec(self, call: Call, name: str, array: np.ndarray) -> Spec:
-        dtype = self._DTYPES.get(array.dtype, str(array.dtype))
+        dtype = self._DTYPES.get(array.dtype) or str(array.dtype)
         if array.flags.c_contiguous:
             return Spec(dtype, array.shape, None, _alignment(self.address(array)))
         if any(stride % array.itemsize for stride in array.strides):
@@ -98,7 +98,7 @@ class _Torch:
 
     def spec(self, call: Call, name: str, tensor: Any) -> Spec:
         strides = None if tensor.is_contiguous() else tuple(tensor.stride())
-        dtype = self._names.get(tensor.dtype, str(tensor.dtype))
+        dtype = self._names.get(tensor.dtype) or str(tensor.dtype)
         return Spec(dtype, tuple(tensor.shape), strides, _alignment(self.address(tensor)))
 
     def address(self, tensor: Any) -> int:
