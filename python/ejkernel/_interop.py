@@ -74,7 +74,9 @@ class _Torch:
         device = next(x.device for x in arrays if isinstance(x, self.torch.Tensor))
         tensors = [self.torch.as_tensor(_plain_array(x), device=device) if isinstance(x, _PLAIN) else x for x in arrays]
         if device.type not in ("cpu", "cuda"):
-            raise InvalidArgument(f"{call.operation}: tensors must be on cpu or cuda, got {device}; move them with .to()")
+            raise InvalidArgument(
+                f"{call.operation}: tensors must be on cpu or cuda, got {device}; move them with .to()"
+            )
         for name, tensor in zip(call.given, tensors, strict=True):
             if tensor.device != device:
                 raise InvalidArgument(

@@ -21,21 +21,21 @@ from ejkernel._functions import FUNCTIONS, RESULTS, result_type
 
 _HEADER = "# Made by `python -m ejkernel._stubs --write` from the library's declarations.\n# fmt: off\n"
 
-_INIT = '''\
+_INIT = """\
 from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 # JAX arrays, NumPy arrays or torch tensors: results are of the kind that is passed.
 Array = TypeVar("Array")
-'''
+"""
 
-_TORCH = '''\
+_TORCH = """\
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from torch import Tensor as Array
 
-'''
+"""
 
 
 def _union(kind: str, default: object) -> str:
@@ -149,7 +149,9 @@ def stubs() -> dict[Path, str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ejkernel._stubs", description="Type stubs from the declarations.")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--check", action="store_true", help="name the stubs that are not what they should be; 1 if any")
+    action.add_argument(
+        "--check", action="store_true", help="name the stubs that are not what they should be; 1 if any"
+    )
     action.add_argument("--write", action="store_true", help="write them")
     write = parser.parse_args(arguments).write
     stale = [path for path, text in stubs().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
