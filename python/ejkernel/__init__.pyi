@@ -1,18 +1,19 @@
 # Made by `python -m ejkernel._stubs --write` from the library's declarations.
 # fmt: off
+# ruff: noqa: I001
 from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 # JAX arrays, NumPy arrays or torch tensors: results are of the kind that is passed.
 Array = TypeVar("Array")
 
-__version__: str
 from ejkernel._library import EjkernelError as EjkernelError
 from ejkernel._library import Internal as Internal
 from ejkernel._library import InvalidArgument as InvalidArgument
 from ejkernel._library import NoConfig as NoConfig
 from ejkernel._library import OutOfMemory as OutOfMemory
 from ejkernel._library import Unsupported as Unsupported
+__version__: str
 
 class FlashAttentionResult(NamedTuple, Generic[Array]):
     out: Annotated[Array, "result@query[batch, q_len, num_q_heads, value_dim] ; result@query[total_q, num_q_heads, value_dim]"]

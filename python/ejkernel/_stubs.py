@@ -19,7 +19,7 @@ from ejkernel import _settings
 from ejkernel._declarations import OPERATIONS, Field, Operation, Param
 from ejkernel._functions import FUNCTIONS, RESULTS, result_type
 
-_HEADER = "# Made by `python -m ejkernel._stubs --write` from the library's declarations.\n# fmt: off\n"
+_HEADER = "# Made by `python -m ejkernel._stubs --write` from the library's declarations.\n# fmt: off\n# ruff: noqa: I001\n"
 
 _INIT = """\
 from collections.abc import Mapping
@@ -124,20 +124,19 @@ def _other_names() -> list[str]:
             lines.append(f"{name}: str")
         else:
             lines.append(f"from {value.__module__} import {name} as {name}")
-    return [line + "\n" for line in sorted(lines)]
+    return [line + "\n" for line in sorted(lines, key=lambda line: (not line.startswith("from "), line))]
 
 
 def _init_stub() -> str:
     results = [_result(op) for op in OPERATIONS.values() if len(op.outputs) > 1]
-    functions = [_function(op) for op in OPERATIONS.values()]
-    return _HEADER + "\n".join([_INIT, "".join(_other_names()), *results, *functions])
+    return _HEADER + "\n".join([_INIT, "".join(_other_names()), *results, *map(_function, OPERATIONS.values())])
 
 
 def _torch_stub() -> str:
     ops = [op for op in OPERATIONS.values() if op.gradient is not None]
-    results = "".join(f"from ejkernel import {result_type(op).__name__}\n" for op in ops if len(op.outputs) > 1)
-    functions = [_function(op) for op in ops]
-    return _HEADER + "\n".join([_TORCH + results, *functions])
+    results = sorted(result_type(op).__name__ for op in ops if len(op.outputs) > 1)
+    imports = f"{_TORCH}from ejkernel import {', '.join(results)}\n"
+    return _HEADER + "\n".join([imports, *map(_function, ops)])
 
 
 def stubs() -> dict[Path, str]:

@@ -1,14 +1,12 @@
 # Made by `python -m ejkernel._stubs --write` from the library's declarations.
 # fmt: off
+# ruff: noqa: I001
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from torch import Tensor as Array
 
-from ejkernel import FlashAttentionResult
-from ejkernel import AttentionResult
-from ejkernel import ScaledDotProductAttentionResult
-from ejkernel import MeanPoolingResult
+from ejkernel import AttentionResult, FlashAttentionResult, MeanPoolingResult, ScaledDotProductAttentionResult
 
 def flash_attention(
     query: Annotated[Array, "number[batch, q_len, num_q_heads, head_dim] ; number[total_q, num_q_heads, head_dim]"],

@@ -3,14 +3,15 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
-import ejkernel
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from ejkernel import _interop, _primitive
 from ejkernel._primitive import Call
+
+import ejkernel
+from ejkernel import _interop, _primitive
 
 SHAPE = (2, 7, 4, 16)
 

@@ -3,8 +3,9 @@
 import ast
 import inspect
 
-import ejkernel
 import pytest
+
+import ejkernel
 from ejkernel import _stubs
 
 STUBS = {path.name: text for path, text in _stubs.stubs().items()}

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 
-import ejkernel
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import ejkernel
 from ejkernel import _primitive
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
