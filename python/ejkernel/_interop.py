@@ -1,7 +1,7 @@
-"""NumPy arrays and torch tensors, which run by the library's plans directly: no JAX, no copies, results of the same kind.
+"""NumPy arrays and torch tensors, which run by the library's plans: no JAX, no copies, results of the same kind.
 
-Whose arrays a call has decides: torch tensors alone, or NumPy arrays without any of JAX's; everything else is JAX's. Plain
-numbers and lists become arrays of the kind that the others are, in the dtypes that JAX gives them.
+Whose arrays a call has decides: torch tensors alone, or NumPy arrays without any of JAX's; everything else is JAX's.
+Plain numbers and lists become arrays of the kind that the others are, in the dtypes that JAX gives them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Torch:
         for name, tensor in zip(call.given, tensors, strict=True):
             if tensor.requires_grad:
                 raise InvalidArgument(
-                    f"{call.operation}: {name} must not require a gradient, which would be lost here, got one that does; "
+                    f"{call.operation}: {name} must not require a gradient, which is lost here, got one that does; "
                     "call the function in ejkernel.torch if there is one of this name, or call under torch.no_grad()"
                 )
 
@@ -111,8 +111,8 @@ class _Torch:
         return self.torch.empty(spec.shape, dtype=self._dtypes[spec.dtype], device=where)
 
     def stream(self, device: Device) -> int:
-        """torch's current stream. Outputs and workspaces come from its allocator, which hands out again what was freed in
-        the order of this very stream, so nothing is recorded on it and nobody waits."""
+        """torch's current stream. Outputs and workspaces come from its allocator, which hands out again what was freed
+        in the order of this very stream, so nothing is recorded on it and nobody waits."""
         return 0 if device == HOST else self.torch.cuda.current_stream(device.ordinal).cuda_stream
 
 
@@ -142,14 +142,18 @@ def _is_numpy(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and not isinstance(x, np.ma.MaskedArray)
 
 
+def _kind(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"
+
+
 def framework_of(call: Call, arrays: Sequence[Any]) -> Framework | None:
     """Whose arrays these are; None: JAX's."""
     if any(_is_torch(x) for x in arrays):
         for name, x in zip(call.given, arrays, strict=True):
             if not (_is_torch(x) or isinstance(x, _PLAIN)):
                 raise InvalidArgument(
-                    f"{call.operation}: {name} must be a torch tensor like the other inputs, got {type(x).__module__}."
-                    f"{type(x).__qualname__}; convert it with torch.from_dlpack, or the others with jax.numpy.from_dlpack"
+                    f"{call.operation}: {name} must be a torch tensor like the other inputs, got {_kind(x)}; "
+                    "convert it with torch.from_dlpack, or the others with jax.numpy.from_dlpack"
                 )
         return _torch()
     if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arrays)):  # in lists too
@@ -176,11 +180,11 @@ def _planned(call: Call, specs: tuple[Spec, ...], device: Device, choices: int) 
 
 
 def plan_of(call: Call, tensors: Sequence[Any]) -> Plan:
-    """The plan for exactly these shapes, strides and alignments. Plans are kept until a choice is made for the process."""
+    """The plan for exactly these shapes, strides and alignments, kept until a choice is made for the process."""
     framework = _of(tensors)
     if call.options.platform == "xla" or call.options.kernel == "xla":
         raise _library.Unsupported(
-            f"{call.operation}: the platform xla takes JAX arrays, got {framework.name}; convert them with jax.numpy.asarray"
+            f"{call.operation}: the platform xla takes JAX arrays, got {framework.name}; convert them with jax.numpy"
         )
     specs = tuple(framework.spec(call, name, x) for name, x in zip(call.given, tensors, strict=True))
     return _planned(call, specs, framework.device(tensors[0]), _library.choices_made())

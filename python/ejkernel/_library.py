@@ -342,7 +342,7 @@ def _count_choice() -> None:
 
 
 def choices_made() -> int:
-    """How often a config was set or tuned for this process. Plans from before may not be what the library would make now."""
+    """How often a config was set or tuned for this process. Plans from before may be others than would be made now."""
     return _num_choices
 
 

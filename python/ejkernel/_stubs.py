@@ -1,9 +1,9 @@
-"""Type stubs of what is made from the declarations, which editors and type checkers cannot see: __init__.pyi and torch.pyi.
+"""Type stubs of what is made from the declarations, which editors and checkers cannot see: __init__.pyi and torch.pyi.
 
     python -m ejkernel._stubs --check | --write
 
-Contracts are metadata of Annotated[Array, "float[batch, q_len, …]"], as jaxtyping's are but in the library's own words:
-they have forms, ranks that differ and dtypes of other inputs, for which jaxtyping has none, and nothing need be installed.
+Contracts are metadata of Annotated[Array, "float[batch, q_len, …]"], as jaxtyping's are but in the library's own words.
+They have forms, ranks that differ and dtypes of other inputs, for which jaxtyping has none, and nothing is installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from ejkernel import _settings
 from ejkernel._declarations import OPERATIONS, Field, Operation, Param
 from ejkernel._functions import FUNCTIONS, RESULTS, result_type
 
-_HEADER = "# Made by `python -m ejkernel._stubs --write` from the library's declarations.\n# fmt: off\n# ruff: noqa: I001\n"
+_HEADER = """\
+# Made by `python -m ejkernel._stubs --write` from the library's declarations.
+# fmt: off
+# ruff: noqa: I001
+"""
 
 _INIT = """\
 from collections.abc import Mapping

@@ -4,8 +4,8 @@
     out, lse = ejkernel.torch.flash_attention(query, key, value, causal=True)
     out.sum().backward()
 
-Arguments are those of the functions in `ejkernel`. Gradients are the library's own operations, found from names alone as in
-`_gradient`; they cannot be differentiated once more.
+Arguments are those of the functions in `ejkernel`. Gradients are the library's own operations, found from names alone
+as in `_gradient`; they cannot be differentiated once more.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Differentiable(torch.autograd.Function):
             backward = _gradient.gradient_call(call, ctx.dims, given, wanted)
             # Cotangents often are broadcast scalars, as that of a sum, which no kernel reads.
             results = _interop.run_direct(
-                backward, [have[name].contiguous() if name.startswith("d_") else have[name] for name in given]
+                backward, [have[n].contiguous() if n.startswith("d_") else have[n] for n in given]
             )
         return None, *(results.get(name) for name in call.given)
 
@@ -71,7 +71,7 @@ class _Differentiable(torch.autograd.Function):
 def _run(call: Call, tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
     if not any(isinstance(x, torch.Tensor) for x in tensors):
         raise InvalidArgument(
-            f"{call.operation}: inputs of ejkernel.torch must be torch tensors, got none; call ejkernel.{call.operation}"
+            f"{call.operation}: inputs of ejkernel.torch must be torch tensors, got none; use ejkernel.{call.operation}"
         )
     tensors = _interop.framework_of(call, tensors).converted(call, tensors)
     names = _interop.plan_of(call, tensors).outputs
