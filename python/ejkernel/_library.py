@@ -367,5 +367,8 @@ def xla_handlers(platform: str) -> _Xla:
 
 def canonical_params(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Parameters as something that can be hashed: what was set, in the order of names."""
-    return tuple(sorted((name, tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v)
-                        for name, v in values.items()))
+    return tuple(
+        sorted(
+            (name, tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v) for name, v in values.items()
+        )
+    )

@@ -29,7 +29,8 @@ class Case:
     def loss(self, arrays: Mapping[str, jax.Array], **options: Any) -> jax.Array:
         """A scalar that depends on every floating output, with a weight of its own for each element."""
         return sum(
-            jnp.sum(x * jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)) for x in self.run(arrays, **options)
+            jnp.sum(x * jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape))
+            for x in self.run(arrays, **options)
         )
 
 

@@ -35,7 +35,12 @@ def initial() -> dict:
     def weight(*shape: int) -> jax.Array:
         return jax.random.normal(next(keys), shape) / np.sqrt(shape[0])
 
-    layer = lambda: {"qkv": weight(DIM, 3 * DIM), "out": weight(DIM, DIM), "up": weight(DIM, 64), "down": weight(64, DIM)}
+    layer = lambda: {
+        "qkv": weight(DIM, 3 * DIM),
+        "out": weight(DIM, DIM),
+        "up": weight(DIM, 64),
+        "down": weight(64, DIM),
+    }
     return {
         "tokens": weight(VOCABULARY, DIM),
         "positions": weight(LENGTH, DIM),

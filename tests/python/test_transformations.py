@@ -14,16 +14,14 @@ import pytest
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
-import cases  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from cases import CASES, Case  # noqa: E402
-from jax.sharding import Mesh, PartitionSpec  # noqa: E402
-
-import ejkernel  # noqa: E402
-from ejkernel import _primitive, _xla  # noqa: E402
 from ejkernel._declarations import OPERATIONS  # noqa: E402
 from ejkernel._functions import make_call  # noqa: E402
+from jax.sharding import Mesh, PartitionSpec  # noqa: E402
+
+from ejkernel import _primitive, _xla  # noqa: E402
 
 Arrays = Mapping[str, jax.Array]
 
@@ -166,7 +164,7 @@ def check_remat(case: Case) -> None:
         lowered = jax.jit(jax.value_and_grad(loss)).lower(floats)
         assert_close(lowered.compile()(floats)[1], gradient(case, case.arrays))
         program = lowered.as_text()
-        forwards[kind] = program.count(f'operation\\22:\\22{case.operation}\\22')
+        forwards[kind] = program.count(f"operation\\22:\\22{case.operation}\\22")
     assert forwards["names"] <= forwards["nothing"]
     if any(field.name in ("out", "lse") for field in OPERATIONS[OPERATIONS[case.operation].gradient].inputs):
         assert forwards == {"nothing": 2, "names": 1}
