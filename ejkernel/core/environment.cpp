@@ -138,6 +138,12 @@ void parse_ops_record(const Variable& self, std::string_view value, Values& into
   if (value != "0" && value != "1") into.ops_record_file = absolute(self, value, value);
 }
 
+void parse_ops_stamp(const Variable& self, std::string_view value, Values& into) {
+  const auto stamp = parse_enum<OpsStamp>(value, 3);
+  if (!stamp) refuse(self, value);
+  into.ops_stamp = *stamp;
+}
+
 constexpr std::array kVariables = {
     Variable{"EJKERNEL_PLATFORM", "auto, cuda, cpu, reference, xla, triton, pallas or hip", "auto",
              "the platform of every call that does not name one; like a named one, it works or raises", parse_platform},
@@ -187,6 +193,10 @@ constexpr std::array kVariables = {
              "1: calls are recorded in memory (shapes, parameters, small index tensors; never other data), for "
              "get_invocations; a path: they are also appended to that file, for `ejk tune --recorded`",
              parse_ops_record},
+    Variable{"EJKERNEL_OPS_STAMP", "none, hash or json", "hash",
+             "what a call in a lowered JAX program says of its problem: nothing, its label "
+             "(ejkernel.<operation>@<revision>:<digest>), or the label and the problem's text",
+             parse_ops_stamp},
 };
 
 struct Published {
@@ -225,6 +235,11 @@ const Values& load() {
 }  // namespace
 
 std::string_view name(AutotunePolicy policy) { return policy == AutotunePolicy::autotune ? "autotune" : "heuristics"; }
+
+std::string_view name(OpsStamp stamp) {
+  static constexpr std::string_view kNames[] = {"none", "hash", "json"};
+  return kNames[static_cast<size_t>(stamp)];
+}
 
 std::span<const Variable> variables() { return kVariables; }
 

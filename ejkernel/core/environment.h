@@ -20,6 +20,10 @@ namespace ejk::environment {
 enum class AutotunePolicy : uint8_t { autotune, heuristics };
 EJK_API std::string_view name(AutotunePolicy policy);
 
+/// What a call in somebody else's program says of its problem: nothing, its label (a digest), or label and text.
+enum class OpsStamp : uint8_t { none, hash, json };
+EJK_API std::string_view name(OpsStamp stamp);
+
 /// The variables, parsed. Defaults are what an empty environment gives.
 struct Values {
   std::optional<Platform> platform = {};  ///< absent: the first kernel that supports the call
@@ -38,6 +42,7 @@ struct Values {
   std::string nvrtc = {};            ///< path of the CUDA compiler's library; empty: look for it
   bool ops_record = false;           ///< calls are recorded
   std::string ops_record_file = {};  ///< in this file as well; empty: in memory only
+  OpsStamp ops_stamp = OpsStamp::hash;
 };
 
 /// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is
@@ -58,6 +63,7 @@ inline const std::optional<std::vector<std::string>>& config_path() { return val
 inline const std::string& nvrtc() { return values().nvrtc; }
 inline bool ops_record() { return values().ops_record; }
 inline const std::string& ops_record_file() { return values().ops_record_file; }
+inline OpsStamp ops_stamp() { return values().ops_stamp; }
 
 /// Reads it again: for tests. References to the old one stay valid.
 EJK_API void reload();

@@ -45,6 +45,7 @@ TEST(Environment, an_empty_one_gives_the_defaults_and_so_does_a_variable_set_to_
     EXPECT_EQ(values.cache_quota_mb, 2048);
     EXPECT_EQ(values.config_path, std::nullopt);
     EXPECT_FALSE(values.ops_record);
+    EXPECT_EQ(values.ops_stamp, OpsStamp::hash);
   }
 }
 
@@ -71,6 +72,8 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_FALSE(record("0").ops_record);
   EXPECT_TRUE(record("1").ops_record && record("1").ops_record_file.empty());
   EXPECT_TRUE(record("/a/calls").ops_record && record("/a/calls").ops_record_file == "/a/calls");
+  for (const OpsStamp stamp : {OpsStamp::none, OpsStamp::hash, OpsStamp::json})
+    EXPECT_EQ(parsed({{"EJKERNEL_OPS_STAMP", std::string(name(stamp))}}).ops_stamp, stamp);
   EXPECT_EQ(parsed({{"EJKERNEL_PLUGINS", "/a/b.so:/c.so"}}).plugins, (std::vector<std::string>{"/a/b.so", "/c.so"}));
   const auto debug = [](const char* value) { return parsed({{"EJKERNEL_DEBUG", value}}).debug; };
   EXPECT_TRUE(debug("guard").guard && !debug("guard").poison);
@@ -97,6 +100,7 @@ TEST(Environment, malformed_values_are_refused_by_name) {
       {"EJKERNEL_CACHE_QUOTA_MB", "2G"},  {"EJKERNEL_CACHE_QUOTA_MB", "1048577"},
       {"EJKERNEL_CONFIG_PATH", "/a::/b"}, {"EJKERNEL_CONFIG_PATH", "tables"},
       {"EJKERNEL_OPS_RECORD", "calls"},   {"EJKERNEL_OPS_RECORD", "yes"},
+      {"EJKERNEL_OPS_STAMP", "HASH"},     {"EJKERNEL_OPS_STAMP", "1"},
   };
   for (const auto& [variable, value] : malformed) {
     const std::string error = error_of({{variable, value}});

@@ -4,7 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "ejkernel/core/digest.h"
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/runtime/devices.h"
@@ -15,6 +18,61 @@ namespace ejk {
 namespace {
 
 constexpr int kVersion = 1;
+constexpr std::string_view kFix = "lower the program again with this version of the library";
+
+// What is read may come from anywhere; a call as we write it takes some thousand bytes and nests six deep.
+constexpr size_t kMostBytes = 1 << 20;
+constexpr int kMostDepth = 16;
+constexpr size_t kMostLetters = 200;
+
+using Json = nlohmann::json;
+
+/// Whether brackets nest deeper than in any call: writing such a thing down would take the stack.
+bool is_too_deep(std::string_view json) {
+  int depth = 0, deepest = 0;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char letter = json[i];
+    if (in_text && letter == '\\') ++i;
+    if (letter == '"') in_text = !in_text;
+    if (in_text) continue;
+    if (letter == '{' || letter == '[') deepest = std::max(deepest, ++depth);
+    if (letter == '}' || letter == ']') --depth;
+  }
+  return deepest > kMostDepth;
+}
+
+std::string shown(const Json& got) {
+  const std::string all = got.dump();
+  return all.size() > kMostLetters ? all.substr(0, kMostLetters) + "..." : all;
+}
+
+/// Label and problem, as members of an object with a comma behind each.
+std::string stamp_of(const Plan& plan) {
+  const environment::OpsStamp stamp = environment::ops_stamp();
+  std::string text;
+  if (stamp == environment::OpsStamp::none) return text;
+  text = fmt::format(R"("label":"{}",)", label_of(plan));
+  if (stamp == environment::OpsStamp::json) {
+    const CheckedCall checked = check_call(plan.operation(), plan.inputs(), plan.params());
+    const std::string problem = problem_text(plan.operation(), plan.inputs(), plan.params(), checked);
+    text += fmt::format(R"("problem":{},)",
+                        Json(problem).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace));
+  }
+  return text;
+}
+
+/// The wanted outputs, by name.
+std::vector<std::string> outputs_from_json(const Operation& op, const Json& wanted) {
+  if (!wanted.is_array()) throw_invalid("planned call", "outputs", "be a list of names", shown(wanted), kFix);
+  std::vector<std::string> names;
+  for (const Json& output : wanted) {
+    if (!output.is_string() || find_output(op, output.get<std::string>()) < 0)
+      throw_invalid("planned call", "outputs", fmt::format("be names of {}'s", op.name), shown(output), kFix);
+    names.push_back(output.get<std::string>());
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -30,32 +88,30 @@ std::string planned_call_json(const Plan& plan) {
                   .inputs = {plan.inputs().begin(), plan.inputs().end()},
                   .params = plan.params(),
                   .options = {.kernel = plan.kernel().name}};
-  return fmt::format(R"({{"version":{},"label":"{}","config":{},"call":{}}})", kVersion, label_of(plan),
+  return fmt::format(R"({{"version":{},{}"config":{},"call":{}}})", kVersion, stamp_of(plan),
                      config_json(plan.kernel(), plan.choice().config), to_json(call));
 }
 
 PlannedCall planned_call_from_json(std::string_view text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const std::string fix = "lower the program again with this version of the library";
+  if (text.size() > kMostBytes || is_too_deep(text))
+    throw_invalid("planned call", "it", "be as small and flat as the library writes it",
+                  fmt::format("{} bytes", text.size()), kFix);
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("version") || json["version"] != kVersion)
     throw_invalid("planned call", "its version", fmt::format("be {}", kVersion),
-                  json.is_object() && json.contains("version") ? json["version"].dump() : "none", fix);
+                  json.is_object() && json.contains("version") ? shown(json["version"]) : "none", kFix);
   PlannedCall planned;
-  for (const char* field : {"label", "config", "call"})
-    if (!json.contains(field)) throw_invalid("planned call", field, "be there", "nothing", fix);
-  if (!json["label"].is_string()) throw_invalid("planned call", "label", "be a text", json["label"].dump(), fix);
-  planned.label = json["label"].get<std::string>();
+  for (const char* field : {"config", "call"})
+    if (!json.contains(field)) throw_invalid("planned call", field, "be there", "nothing", kFix);
+  if (const auto label = json.find("label"); label != json.end()) {
+    if (!label->is_string()) throw_invalid("planned call", "label", "be a text", shown(*label), kFix);
+    planned.label = label->get<std::string>();
+  }
   planned.call = invocation_from_json(json["call"].dump());
   planned.config = config_values_from_json(planned.call.operation, json["config"].dump());
   if (const auto wanted = json.find("outputs"); wanted != json.end()) {
-    if (!wanted->is_array()) throw_invalid("planned call", "outputs", "be a list of names", wanted->dump(), fix);
-    planned.outputs.emplace();
-    for (const auto& output : *wanted) {
-      const Operation& op = *KernelRegistry::instance().find(planned.call.operation)->declaration;
-      if (!output.is_string() || find_output(op, output.get<std::string>()) < 0)
-        throw_invalid("planned call", "outputs", fmt::format("be names of {}'s", op.name), output.dump(), fix);
-      planned.outputs->push_back(output.get<std::string>());
-    }
+    const auto registered = KernelRegistry::instance().find(planned.call.operation);
+    planned.outputs = outputs_from_json(*registered->declaration, *wanted);
   }
   return planned;
 }

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 #include "ejkernel/runtime/api.h"
@@ -36,6 +38,29 @@ TEST(PlannedCall, label_names_operation_revision_and_problem) {
   EXPECT_THAT(label_of(some_plan()), ::testing::MatchesRegex("ejkernel.flash_attention@[0-9]+:[0-9a-f]{32}"));
 }
 
+/// The text with this EJKERNEL_OPS_STAMP.
+nlohmann::json written_with(const char* stamp) {
+  ::setenv("EJKERNEL_OPS_STAMP", stamp, 1);
+  environment::reload();
+  const auto json = nlohmann::json::parse(planned_call_json(some_plan()));
+  ::unsetenv("EJKERNEL_OPS_STAMP");
+  environment::reload();
+  return json;
+}
+
+TEST(PlannedCall, says_as_much_of_its_problem_as_the_environment_asks_for) {
+  const auto none = written_with("none"), hash = written_with("hash"), json = written_with("json");
+  EXPECT_FALSE(none.contains("label") || none.contains("problem") || hash.contains("problem"));
+  EXPECT_EQ(hash["label"], label_of(some_plan()));
+  EXPECT_EQ(json["label"], hash["label"]);
+  EXPECT_THAT(json["problem"].get<std::string>(), HasSubstr("flash_attention@1 batched query:f32"));
+  for (const auto& written : {none, hash, json}) {
+    const PlannedCall planned = planned_call_from_json(written.dump());
+    EXPECT_EQ(planned.label, written.value("label", ""));
+    EXPECT_EQ(planned_call_json(plan_of(planned)), planned_call_json(some_plan()));
+  }
+}
+
 TEST(PlannedCall, refuses_what_it_cannot_run) {
   const auto written = nlohmann::json::parse(planned_call_json(some_plan()));
   const auto read = [](const nlohmann::json& json) { return plan_of(planned_call_from_json(json.dump())); };
@@ -55,6 +80,17 @@ TEST(PlannedCall, refuses_what_it_cannot_run) {
   changed = written;
   changed["call"]["inputs"][1]["shape"] = {2, 12, 2, 8};
   EXPECT_THAT([&] { read(changed); }, ThrowsMessage<InvalidArgument>(HasSubstr("head_dim")));
+  changed = written;
+  changed["label"] = 7;
+  EXPECT_THAT([&] { read(changed); }, ThrowsMessage<InvalidArgument>(HasSubstr("label must be a text, got 7")));
+  changed = written;
+  changed["outputs"] = {"out", "no_such"};
+  EXPECT_THAT([&] { read(changed); }, ThrowsMessage<InvalidArgument>(HasSubstr("no_such")));
+  const std::string deep(100000, '[');
+  EXPECT_THAT([&] { planned_call_from_json(R"({"version":)" + deep + "1" + std::string(100000, ']') + "}"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("as small and flat as the library writes it")));
+  EXPECT_THAT([&] { planned_call_from_json(std::string(2 << 20, ' ')); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("got 2097152 bytes")));
 }
 
 }  // namespace

@@ -264,19 +264,18 @@ void save_invocations(const std::string& file, std::span<const Invocation> invoc
                                       file, std::strerror(error)));
 }
 
-/// All of a file that a person named.
-static std::string contents_of(const std::string& path) {
+std::string recording::contents_of(std::string_view reader, const std::string& path, std::string_view fix) {
   constexpr int64_t kMost = int64_t{256} << 20;
   const store_files::File file(path, store_files::Access::read_named);
   const auto info = file.is_open() ? file.info() : std::nullopt;
   if (!info || !S_ISREG(info->st_mode))
-    throw_invalid("load_invocations", path, "be a file that can be read",
-                  info ? "something that is none" : std::strerror(errno), "record one with EJKERNEL_OPS_RECORD");
+    throw_invalid(reader, path, "be a file that can be read", info ? "something that is none" : std::strerror(errno),
+                  fix);
   if (info->st_size > kMost)
-    throw_invalid("load_invocations", path, fmt::format("take no more than {} MiB", kMost >> 20),
-                  fmt::format("{} MiB", info->st_size >> 20), "record anew into an empty file");
+    throw_invalid(reader, path, fmt::format("take no more than {} MiB", kMost >> 20),
+                  fmt::format("{} MiB", info->st_size >> 20), fix);
   auto text = file.read(static_cast<size_t>(info->st_size));
-  if (!text) throw_invalid("load_invocations", path, "be readable to its end", std::strerror(errno), "try again");
+  if (!text) throw_invalid(reader, path, "be readable to its end", std::strerror(errno), "try again");
   return *std::move(text);
 }
 
@@ -290,7 +289,8 @@ static Invocation read_line(const std::string& path, int number, std::string_vie
 
 std::vector<Invocation> load_invocations(const std::string& path) {
   constexpr size_t kMost = 16 * kMaxInvocations;  // of several processes
-  const std::string text = contents_of(path);
+  const std::string text =
+      recording::contents_of("load_invocations", path, "record one with EJKERNEL_OPS_RECORD into an empty file");
   Calls calls;
   int number = 0;
   for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "ejkernel/runtime/plan.h"
 
@@ -39,5 +41,8 @@ class Run {
   bool has_time_ = false;  ///< the host's clock tells how long it takes
   double began_ = 0;
 };
+
+/// All of a file that a person named. InvalidArgument of the `reader` says what is wrong with it, and `fix` what to do.
+std::string contents_of(std::string_view reader, const std::string& path, std::string_view fix);
 
 }  // namespace ejk::recording

@@ -13,8 +13,16 @@ from ejkernel._check_jax import check_jax
 check_jax()
 
 from ejkernel import _library  # noqa: E402
+from ejkernel._explain import explain, tune  # noqa: E402
 from ejkernel._functions import FUNCTIONS as _FUNCTIONS  # noqa: E402
 from ejkernel._functions import RESULTS as _RESULTS  # noqa: E402
+from ejkernel._labels import (  # noqa: E402
+    autotune_lowered,
+    extract_labels_from_hlo_text,
+    find_labels_in_lowered,
+    labels_to_configs,
+    planned_calls_in,
+)
 from ejkernel._library import (  # noqa: E402
     EjkernelError,
     Internal,
@@ -35,6 +43,13 @@ __all__ = [
     "OutOfMemory",
     "Unsupported",
     "__version__",
+    "autotune_lowered",
+    "explain",
+    "extract_labels_from_hlo_text",
+    "find_labels_in_lowered",
+    "labels_to_configs",
+    "planned_calls_in",
+    "tune",
     *_FUNCTIONS,
     *_RESULTS,
 ]

@@ -3,6 +3,7 @@ folding into the operation's own batch. Differentiation is in `_gradient`."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -15,7 +16,7 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax.interpreters import batching, mlir
 
-from ejkernel import _library, _xla
+from ejkernel import _library, _settings, _xla
 from ejkernel._declarations import OPERATIONS
 from ejkernel._dtypes import dtype_of, name_of
 from ejkernel._library import HOST, NO_OPTIONS, Device, Options, Plan, Spec
@@ -84,7 +85,7 @@ def _stands_behind_xla(kernel: Mapping[str, Any]) -> bool:
     return kernel["platform"] == "reference" or kernel["kernel"].endswith("_reference")
 
 
-def _is_for_xla(options: Options) -> bool:
+def is_for_xla(options: Options) -> bool:
     return options.platform == "xla" or options.kernel == "xla"
 
 
@@ -104,15 +105,32 @@ def _lower_to_xla(ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
     return mlir.lower_fun(functools.partial(run_on_xla, call), multiple_results=True)(ctx, *operands)
 
 
-def _lower_to_plan(device: Device, ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
-    """A custom call of the plan for these local shapes; the platform xla's implementation where only a reference would
-    serve and nobody asked for one."""
-    if _is_for_xla(call.options):
-        return _lower_to_xla(ctx, *operands, call=call)
-    info = call.plan(specs_of(ctx.avals_in), device).info
+def choose(call: Call, specs: Sequence[Spec], device: Device) -> Plan | None:
+    """The plan that serves a call there. None: the platform xla's implementation does, because it was asked for or
+    because only a reference would serve and nobody asked for one."""
+    if is_for_xla(call.options):
+        return None
+    plan = call.plan(specs, device)
     unasked = call.options.platform is None and call.options.kernel is None
-    if unasked and _stands_behind_xla(info) and _xla.implementation(call.operation) is not None:
+    if unasked and _stands_behind_xla(plan.info) and _xla.implementation(call.operation) is not None:
+        return None
+    return plan
+
+
+def _stamp(results: Sequence[Any], info: Mapping[str, Any]) -> None:
+    """The kernel and its config in words, for people who read the program or its profile."""
+    config = " ".join(f"{field}={value}" for field, value in info["config"].items())
+    words = {"ejkernel.kernel": info["kernel"], "ejkernel.config": config}
+    attributes = {name: mlir.ir.StringAttr.get(text) for name, text in words.items()}
+    results[0].owner.attributes["mhlo.frontend_attributes"] = mlir.ir.DictAttr.get(attributes)
+
+
+def _lower_to_plan(device: Device, ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
+    """A custom call of the plan for these local shapes, or the platform xla's implementation."""
+    plan = choose(call, specs_of(ctx.avals_in), device)
+    if plan is None:
         return _lower_to_xla(ctx, *operands, call=call)
+    info = plan.info
     text = info["call"]
     if call.wanted is not None:
         text = json.dumps(json.loads(text) | {"outputs": list(call.wanted)}, separators=(",", ":"))
@@ -120,7 +138,10 @@ def _lower_to_plan(device: Device, ctx: Any, *operands: Any, call: Call) -> Sequ
     if info["workspace_bytes"] > 0:
         results.append(jax.core.ShapedArray((info["workspace_bytes"],), jnp.uint8))
     lower = jax.ffi.ffi_lowering(f"ejkernel_{device.kind}")
-    return lower(ctx.replace(avals_out=results), *operands, call=text)[: len(ctx.avals_out)]
+    values = lower(ctx.replace(avals_out=results), *operands, call=text)
+    if _settings.stamps_programs():
+        _stamp(values, info)
+    return values[: len(ctx.avals_out)]
 
 
 # ---- vmap ----
@@ -205,7 +226,9 @@ def _same_varying_axes(arrays: Sequence[jax.Array]) -> list[jax.Array]:
 
 def bind(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """The call's wanted outputs in declared order."""
-    return primitive.bind(*_same_varying_axes(arrays), call=call)
+    named = jax.named_scope(f"ejkernel.{call.operation}") if _settings.stamps_programs() else contextlib.nullcontext()
+    with named:
+        return primitive.bind(*_same_varying_axes(arrays), call=call)
 
 
 # ---- what XLA calls ----

@@ -30,6 +30,12 @@ def library_path() -> Path:
     )
 
 
+def tool_path() -> Path | None:
+    """The program `ejk` that came with the library, where one did."""
+    tool = library_path().parent.parent / "bin" / "ejk"
+    return tool if tool.is_file() else None
+
+
 def sdk_dir() -> Path:
     """The C++ SDK, an installation prefix: bin, include, lib, share."""
     if not _SDK.is_dir():

@@ -1,10 +1,12 @@
-"""What a scope says about choices: overlays and policies, in context variables, read when a call is traced."""
+"""What a scope says about choices: overlays and policies, in context variables, read when a call is traced. And what the
+environment says about names in programs."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 
 from ejkernel._library import Options
@@ -38,6 +40,11 @@ def policy(name: str) -> Iterator[None]:
         yield
     finally:
         _policy.reset(token)
+
+
+def stamps_programs() -> bool:
+    """Whether a lowered program names what it calls. EJKERNEL_OPS_STAMP is the library's, which checks its value."""
+    return os.environ.get("EJKERNEL_OPS_STAMP") != "none"
 
 
 def apply(operation: str, options: Options) -> Options:

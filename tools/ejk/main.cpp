@@ -46,7 +46,8 @@ constexpr ejk::tool::Verb kVerbs[] = {
     {"tune", "configs that beat the heuristics' on this machine, kept in the store",
      "  ejk tune\n  ejk tune flash_attention --case llama3_8b_prefill_1k --budget 20\n"
      "  ejk tune flash_attention --backward --dtype bf16 --q_len 2048 --json\n  ejk tune mean_pooling --dry-run\n"
-     "  EJKERNEL_OPS_RECORD=$PWD/calls.jsonl my_program && ejk tune --recorded calls.jsonl",
+     "  EJKERNEL_OPS_RECORD=$PWD/calls.jsonl my_program && ejk tune --recorded calls.jsonl\n"
+     "  ejk tune --hlo lowered.txt --budget 20",
      ejk::tool::declare_tune},
 };
 

@@ -15,6 +15,7 @@
 #include "ejkernel/runtime/autotune.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/json.h"
+#include "ejkernel/runtime/planned_call.h"
 #include "ejkernel/runtime/tuner_program.h"
 #include "tools/ejk/bench.h"
 #include "tools/ejk/print.h"
@@ -29,7 +30,7 @@ using Json = nlohmann::ordered_json;
 struct Flags {
   CallFlags call;
   std::vector<std::string> cases;
-  std::string recorded;
+  std::string recorded, hlo;
   double budget = 10;
   bool resume = false, dry_run = false, verify_only = false, own_process = false, json = false, worker = false;
 };
@@ -39,7 +40,7 @@ struct Problem {
   std::string name = {}, operation = {};
   bool backward = false;
   uint64_t seed = 0;
-  int64_t calls = 0;  ///< how many were recorded; 0: it was not
+  int64_t calls = 0;  ///< how many a program makes; 0: it was described by hand
   Device device = {};
   PlanOptions options = {};
   std::function<ToolCall(bool with_data)> make = {};  ///< data are in host memory
@@ -72,8 +73,7 @@ ToolCall recorded_call(const Invocation& recorded, bool with_data) {
 }
 
 /// "flash_attention bf16[2, 1024, 8, 128]", the heaviest first.
-std::vector<Problem> recorded_problems_in(const std::string& file) {
-  const std::vector<Invocation> calls = load_invocations(file);
+std::vector<Problem> problems_of_calls(const std::vector<Invocation>& calls) {
   std::vector<Problem> problems;
   for (const RecordedProblem& recorded : recorded_problems(calls)) {
     const Invocation& call = calls[recorded.calls.front()];
@@ -90,12 +90,29 @@ std::vector<Problem> recorded_problems_in(const std::string& file) {
   return problems;
 }
 
+std::vector<Invocation> calls_of_program(const std::string& file) {
+  std::vector<Invocation> calls;
+  for (PlannedCall& planned : load_planned_calls(file)) calls.push_back(std::move(planned.call));
+  if (calls.empty())
+    throw_invalid("ejk", "--hlo", "name the text of a program that calls ejkernel", file + ", where no such call is",
+                  "write one with jax.jit(f).lower(…).as_text()");
+  return calls;
+}
+
+void require_alone(std::string_view flag, const std::string& other) {
+  if (!other.empty())
+    throw_invalid("ejk", flag, "be the only description of the problems", other + " as well", "leave one of them out");
+}
+
 std::vector<Problem> problems_of(const Flags& flags) {
   if (!flags.recorded.empty()) {
-    if (!flags.call.operation.empty())
-      throw_invalid("ejk", "--recorded", "be the only description of the problems", flags.call.operation + " as well",
-                    "leave one of them out");
-    return recorded_problems_in(flags.recorded);
+    require_alone("--recorded", flags.call.operation);
+    require_alone("--recorded", flags.hlo);
+    return problems_of_calls(load_invocations(flags.recorded));
+  }
+  if (!flags.hlo.empty()) {
+    require_alone("--hlo", flags.call.operation);
+    return problems_of_calls(calls_of_program(flags.hlo));
   }
   std::vector<Problem> problems;
   for (const BenchEntry& entry : entries_of("tune", flags.call, flags.cases)) problems.push_back(problem_of(entry));
@@ -249,6 +266,7 @@ Action declare_tune(Options& options) {
             "try candidates in a process of their own, as those of a GPU and of plug-ins are")
       .value("recorded", flags->recorded, "FILE",
              "the calls that EJKERNEL_OPS_RECORD=FILE recorded, the heaviest first")
+      .value("hlo", flags->hlo, "FILE", "the calls of a lowered program, as StableHLO or HLO text")
       .flag("json", flags->json, "one line of JSON for each problem")
       .flag("worker", flags->worker, "be that process: what the library starts, and no use by hand");
   declare_operations(options, flags->call, &flags->cases);

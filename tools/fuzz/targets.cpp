@@ -5,9 +5,9 @@
 namespace ejk::fuzz {
 
 std::span<const Target> targets() {
-  static const std::vector<Target> all = {record_target(),        archive_target(),     config_target(),
-                                          recorded_call_target(), environment_target(), command_line_target(),
-                                          call_target()};
+  static const std::vector<Target> all = {record_target(),        archive_target(),       config_target(),
+                                          recorded_call_target(), planned_calls_target(), environment_target(),
+                                          command_line_target(),  call_target()};
   return all;
 }
 

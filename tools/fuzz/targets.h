@@ -12,6 +12,7 @@ Target record_target();         ///< a record of the store
 Target archive_target();        ///< an archive of records
 Target config_target();         ///< a config as JSON
 Target recorded_call_target();  ///< a line of recorded calls
+Target planned_calls_target();  ///< the planned calls in a program's text
 Target environment_target();    ///< a value of an environment variable
 Target command_line_target();   ///< ejk's command line
 Target call_target();           ///< the flags of ejk that describe a call

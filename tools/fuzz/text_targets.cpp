@@ -1,4 +1,4 @@
-// Configs and recorded calls as JSON, and values of environment variables.
+// Configs and recorded calls as JSON, planned calls in programs, and values of environment variables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/runtime/json.h"
+#include "ejkernel/runtime/planned_call.h"
 #include "ejkernel/runtime/recorded.h"
 #include "tools/fuzz/targets.h"
 
@@ -25,6 +26,12 @@ void run_recorded_call(const std::string& input) {
   const std::string line = to_json(invocation_from_json(input));
   if (to_json(invocation_from_json(line)) != line)
     throw std::logic_error("a call that was read is written and read again as the same");
+}
+
+void run_planned_calls(const std::string& input) {
+  for (const PlannedCall& planned : planned_calls_in(input))
+    if (to_json(invocation_from_json(to_json(planned.call))) != to_json(planned.call))
+      throw std::logic_error("a call that was read is written and read again as the same");
 }
 
 /// The first byte says which variable has the rest as its value.
@@ -67,6 +74,21 @@ Target recorded_call_target() {
                     "1e308", "name",      "dtype", "shape", "strides", "values",
                     "count", "operation", "f16",   "i64",   "kernel",  "backend"},
           .run = run_recorded_call};
+}
+
+Target planned_calls_target() {
+  const std::string call =
+      R"(call = "{\22version\22:1,\22label\22:\22l\22,\22config\22:{\22block_q\22:16},\22call\22:{\22operation\22:)"
+      R"(\22mean_pooling\22,\22inputs\22:[{\22name\22:\22x\22,\22dtype\22:\22f32\22,\22shape\22:[2,3,4]}]}}")";
+  const std::string nested =
+      R"("{call = \"{\\22version\\22:1,\\22config\\22:{},\\22call\\22:{\\22operation\\22:\\22mean_pooling\\22,)"
+      R"(\\22inputs\\22:[{\\22name\\22:\\22x\\22,\\22dtype\\22:\\22f32\\22,\\22shape\\22:[2,3,4]}]}}\"}")";
+  return {.name = "planned_calls",
+          .seeds = {call, call + " " + call, nested,
+                    R"(backend_config="{\"version\":1,\"config\":{},\"call\":{},\"outputs\":[\"out\"]}")"},
+          .words = {"\"", "\\22", "\\\"", "\\\\22", "{", "}", "[", "version", "label", "config", "call", "outputs",
+                    "problem", "\\7B", "\\5C", "\\", ":", ",", "1"},
+          .run = run_planned_calls};
 }
 
 Target environment_target() {
