@@ -25,13 +25,23 @@ from ejkernel._library import (  # noqa: E402
 __version__ = _library.version()
 globals().update(_FUNCTIONS)
 
+from ejkernel import kernels, modules, ops, xla_utils  # noqa: E402
+from ejkernel.kernels import Backend, Platform, kernel_registry  # noqa: E402
+
 __all__ = [
+    "Backend",
     "EjkernelError",
     "Internal",
     "InvalidArgument",
     "NoConfig",
     "OutOfMemory",
+    "Platform",
     "Unsupported",
     "__version__",
+    "kernel_registry",
+    "kernels",
+    "modules",
+    "ops",
+    "xla_utils",
     *_FUNCTIONS,
 ]
