@@ -1,4 +1,4 @@
-"""What a user should hear, once per process: through the logger "ejkernel", on standard error unless the program says otherwise."""
+"""What a user should hear, once per process: through the logger "ejkernel", by default on standard error."""
 
 import functools
 import logging

@@ -75,7 +75,7 @@ def test_modules_are_the_librarys_functions_with_documented_orders():
     out = ejkernel.scaled_dot_product_attention(q, q, q, key_value_seq_lengths=lengths).out
     assert (modules.scaled_dot_product_attention(q, q, q, cum_seqlens_k=lengths) == out).all()
     with pytest.raises(TypeError, match="mask_info"):
-        modules.flash_attention(q, q, q, mask_info=None, causal=True)
+        modules.flash_attention(q, q, q, mask_info=mask)
 
 
 def test_seeds_of_dropout():
@@ -121,7 +121,7 @@ def test_sizes_become_fields_of_the_kernel(said):
     with pytest.raises(TypeError, match="one argument"):
         config_of(cfg=more, _cfg=more)
     with pytest.raises(InvalidArgument, match="block_q"):
-        config_of(cfg={"block_q": 33})
+        modules.flash_attention(q, q, q, cfg={"block_q": 33})
     assert FlashAttentionConfig.from_dict(more.to_dict()) == more
 
 
@@ -352,7 +352,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch, said):
 # ---- gradients ----
 
 
-def count_of(kernel, *args, wrt=0):
+def grad_of(kernel, *args, wrt=0):
     """The gradient of a call's sum."""
     executor = Executor(ConfigSelectorChain(autotune=False))
     return jax.grad(lambda *args: executor(kernel, *args, cfg=Steps()).sum(), wrt)(*args)
@@ -427,7 +427,7 @@ def test_fwd_with_residuals_and_vjp():
 
 def test_without_hooks_jax_differentiates():
     np.testing.assert_allclose(
-        count_of(type("Cube", (Repeat,), {"run": lambda self, x, cfg: x**3})(), x), 3 * x**2, rtol=1e-6
+        grad_of(type("Cube", (Repeat,), {"run": lambda self, x, cfg: x**3})(), x), 3 * x**2, rtol=1e-6
     )
 
 

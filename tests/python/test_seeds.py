@@ -1,8 +1,8 @@
-"""The code of the documents that the project began with, where it concerns operations that stand, by its own import paths.
+"""The code of the documents that the project began with, where it concerns operations that stand, by its own import
+paths.
 
-Each test names its document and section. Where a line differs, a comment says so, and docs/python_names.md says why. Blocks
-about operations that do not stand yet, and blocks of plain JAX without ejkernel, are not here.
-"""
+Each test names its document and section. Where a line differs, a comment says so, and docs/python_names.md says why.
+Blocks about operations that do not stand yet, and blocks of plain JAX without ejkernel, are not here."""
 
 from dataclasses import asdict, dataclass
 
@@ -131,8 +131,8 @@ def test_usage_example():
 
 
 def test_registering_flash_attention():
-    """Triton implementation, XLA implementation, Pallas TPU implementation: the signature is the declaration's, and without
-    jaxtyping, which the package does not need."""
+    """Triton implementation, XLA implementation, Pallas TPU implementation: the signature is the declaration's, and
+    without jaxtyping, which the package does not need."""
     from ejkernel import InvalidArgument
     from ejkernel.kernels import Backend, KernelRegistry, Platform
     from ejkernel.ops import BwdParams, FwdParams
@@ -168,7 +168,8 @@ def test_mask_to_segment_ids():
 
 
 def test_registering_mean_pooling():
-    """Mean pooling: its arguments are named and ordered as the declaration has them (x, cu_seqlens and chunk_size too)."""
+    """Mean pooling: its arguments are named and ordered as the declaration has them (x, cu_seqlens and chunk_size
+    too)."""
     from ejkernel.kernels import Backend, KernelRegistry, Platform
     from ejkernel.modules import mean_pooling
 

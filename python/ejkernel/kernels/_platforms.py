@@ -31,7 +31,8 @@ class Backend(str, enum.Enum):
 
 
 def library_platform(platform: str | Platform | None) -> str | None:
-    """A platform as the library's calls take it. `triton` and `pallas` mean `cuda` on a CUDA device, and nothing elsewhere."""
+    """A platform as the library's calls take it. `triton` and `pallas` mean `cuda` on a CUDA device, and nothing
+    elsewhere."""
     if platform is None or platform == "auto":
         return None
     platform = Platform(platform)

@@ -1,4 +1,5 @@
-"""`kernel_registry`: the library's kernels and the functions that a Python program adds, by algorithm, platform and backend."""
+"""`kernel_registry`: the library's kernels and the functions that a Python program adds, by algorithm, platform and
+backend."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def result_of(operation: str, outputs: Any) -> Any:
 
 
 def declared_signature(operation: str) -> inspect.Signature:
-    """Inputs and parameters as the library declares them; options of a call (platform, config, ...) are no part of it."""
+    """Inputs and parameters as the library declares them; options of a call (platform, config, ...) are no part of
+    it."""
     signature = inspect.signature(FUNCTIONS[operation])
     op = OPERATIONS[operation]
     declared = (*op.input_names, *op.param_names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +11,9 @@ import jax
 
 from ejkernel._declarations import OPERATIONS
 from ejkernel._functions import FUNCTIONS, make_call
-from ejkernel._library import Device, InvalidArgument
+from ejkernel._library import Device, InvalidArgument, Spec
 from ejkernel._notices import say_once
-from ejkernel._primitive import specs_of
+from ejkernel._primitive import Call, specs_of
 from ejkernel.kernels._platforms import library_backend, library_platform
 from ejkernel.kernels._registry import result_of
 from ejkernel.modules.configs import BaseOperationConfig
@@ -42,39 +44,38 @@ def _options(operation: str, given: Mapping[str, Any], platform: Any, cfg: Any) 
 
 
 def _config(operation: str, given: Mapping[str, Any], cfg: BaseOperationConfig) -> dict[str, int]:
-    """The sizes as fields of the kernel that the call gets. They were found for other kernels, so they are wishes: a kernel
-    gets the largest legal value that is not above one, and none of them where it cannot have them together."""
+    """The sizes as fields of the kernel that the call gets."""
     for name in cfg.unused():
         say_once(f"{operation}: no kernel has what {type(cfg).__name__}.{name} sets; it is not used")
     sizes = cfg.sizes()
     if not sizes or given.get("platform") == "xla":
         return {}
-    bound, arrays = make_call(OPERATIONS[operation], given)
+    # Which kernel it is needs no measuring.
+    bound, arrays = make_call(OPERATIONS[operation], {**given, "policy": "heuristics"})
     device = Device("cuda" if jax.default_backend() == "gpu" else "cpu")
-    kernel = bound.plan(specs_of([jax.typeof(x) for x in arrays]), device).info["kernel"]
-    legal = {
-        field["name"]: field["legal"]
-        for known in OPERATIONS[operation].kernels
-        if known["name"] == kernel
-        for field in known["config"]
-    }
+    return dict(_fields(bound, specs_of([jax.typeof(x) for x in arrays]), device, tuple(sizes.items())))
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields(
+    bound: Call, specs: tuple[Spec, ...], device: Device, sizes: tuple[tuple[str, int], ...]
+) -> Mapping[str, int]:
+    """The sizes were found for other kernels, so they are wishes: a kernel gets the largest legal value that is not
+    above one, and none of them where it cannot have them together."""
+    kernel = bound.plan(specs, device).info["kernel"]
+    fields = next(known["config"] for known in OPERATIONS[bound.operation].kernels if known["name"] == kernel)
+    legal = {field["name"]: field["legal"] for field in fields}
     config = {}
-    for name, value in sizes.items():
+    for name, value in sizes:
         if name == "block_q" and "consumers" in legal:  # each has 64 rows of queries
             name, value = "consumers", value // 64
         if name not in legal:
-            say_once(
-                f"{operation}: kernel {kernel} has no field for the {name} of {type(cfg).__name__}; it is not used"
-            )
+            say_once(f"{bound.operation}: kernel {kernel} has no field for {name}, which a config sets; it is not used")
             continue
         config[name] = max((v for v in legal[name] if v <= value), default=min(legal[name]))
     try:
-        make_call(OPERATIONS[operation], {**given, "config": config})[0].plan(
-            specs_of([jax.typeof(x) for x in arrays]), device
-        )
+        bound.plan(specs, device, dataclasses.replace(bound.options, config=tuple(sorted(config.items())) or None))
     except InvalidArgument as error:
-        say_once(
-            f"{operation}: kernel {kernel} cannot have the sizes of {type(cfg).__name__}, and has its own: {error}"
-        )
+        say_once(f"{bound.operation}: kernel {kernel} cannot have the sizes of a config, and has its own: {error}")
         return {}
     return config

@@ -53,8 +53,9 @@ def flash_attention(
     _cfg: Any = None,
     **more: Any,
 ) -> Array:
-    """softmax(softmax_scale * query key^T) value, [batch, q_len, num_q_heads, value_dim]. See ejkernel.flash_attention, which
-    returns the log-sum-exp as well. `precision` and `logits_dtype` change nothing: logits are float32."""
+    """softmax(softmax_scale * query key^T) value, [batch, q_len, num_q_heads, value_dim]. See
+    ejkernel.flash_attention, which returns the log-sum-exp as well. `precision` and `logits_dtype` change nothing:
+    logits are float32."""
     arguments = dict(
         query=query,
         key=key,
@@ -96,8 +97,8 @@ def attention(
     _cfg: Any = None,
     **more: Any,
 ) -> tuple[Array, Array]:
-    """Attention and its weights, [batch, num_heads, q_len, kv_len]. `deterministic` means without dropout, `dtype` is what
-    query, key and value are cast to. `softmax_dtype` changes nothing: the softmax is float32."""
+    """Attention and its weights, [batch, num_heads, q_len, kv_len]. `deterministic` means without dropout, `dtype` is
+    what query, key and value are cast to. `softmax_dtype` changes nothing: the softmax is float32."""
     if dtype is not None:
         query, key, value = (jnp.asarray(x).astype(dtype) for x in (query, key, value))
     arguments = dict(
@@ -134,8 +135,8 @@ def scaled_dot_product_attention(
     _cfg: Any = None,
     **more: Any,
 ) -> Array:
-    """Attention as jax.nn.dot_product_attention has it. `cum_seqlens_q` and `cum_seqlens_k` are lengths per batch entry,
-    whatever they are called; query_seq_lengths and key_value_seq_lengths are the same."""
+    """Attention as jax.nn.dot_product_attention has it. `cum_seqlens_q` and `cum_seqlens_k` are lengths per batch
+    entry, whatever they are called; query_seq_lengths and key_value_seq_lengths are the same."""
     arguments = dict(
         query=query,
         key=key,
@@ -162,7 +163,7 @@ def mean_pooling(
     _cfg: Any = None,
     **more: Any,
 ) -> Array:
-    """Means over tokens, of a batch, of packed sequences, or of chunks; see ejkernel.mean_pooling, which returns the offsets
-    of packed chunks as well."""
+    """Means over tokens, of a batch, of packed sequences, or of chunks; see ejkernel.mean_pooling, which returns the
+    offsets of packed chunks as well."""
     arguments = dict(x=x, mask=mask, cu_seqlens=cu_seqlens, chunk_size=chunk_size)
     return call("mean_pooling", arguments | more, platform, cfg, _cfg)

@@ -20,9 +20,9 @@ def segment_ids_to_mask(q_segment_ids: jax.Array, kv_segment_ids: jax.Array | No
 
 
 def mask_to_segment_ids(mask: Any) -> tuple[jax.Array, jax.Array]:
-    """(q_segment_ids, kv_segment_ids) of a mask [q_len, kv_len], [batch, q_len, kv_len] or [batch, heads, q_len, kv_len],
-    numbered in the order of the first query, -1 where nothing is attended. An error where no ids mean this mask (a causal one,
-    heads that differ). On the host."""
+    """(q_segment_ids, kv_segment_ids) of a mask [q_len, kv_len], [batch, q_len, kv_len] or [batch, heads, q_len,
+    kv_len], numbered in the order of the first query, -1 where nothing is attended. An error where no ids mean this
+    mask (a causal one, heads that differ). On the host."""
     rows = on_host("mask_to_segment_ids", mask) != 0
     if rows.ndim == 4:
         if (rows != rows[:, :1]).any():
@@ -49,8 +49,8 @@ def _segments(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if new:
             if (kv[row] != -1).any():
                 raise InvalidArgument(
-                    f"mask_to_segment_ids: queries that share a key must share all, got query {i} that shares some with another "
-                    "one; pass the mask itself"
+                    f"mask_to_segment_ids: queries that share a key must share all, got query {i} that shares some "
+                    "with another one; pass the mask itself"
                 )
             kv[row] = q[i]
     return q, kv

@@ -1,8 +1,7 @@
 """Packed sequences: lengths, offsets (cu_seqlens), masks, and which sequence, position and chunk a token belongs to.
 
-Offsets are int32 [num_seqs + 1] and begin with 0; sequences may be empty. Where a result has a row per token, `total` says how
-many tokens there are: needed under a trace, else the last offset. Tokens past the last sequence have -1.
-"""
+Offsets are int32 [num_seqs + 1] and begin with 0; sequences may be empty. Where a result has a row per token, `total`
+says how many tokens there are: needed under a trace, else the last offset. Tokens past the last sequence have -1."""
 
 from __future__ import annotations
 
@@ -94,8 +93,9 @@ def chunk_local_cumsum(
     head_first: bool = False,
     output_dtype: Any = None,
 ) -> jax.Array:
-    """Inclusive sums over time that begin anew every `chunk_size` tokens, and with each sequence, times `softmax_scale`.
-    `g` is [batch, time, heads, ...], or with `head_first` [batch, heads, time, ...]; packed sequences are a batch of one."""
+    """Inclusive sums over time that begin anew every `chunk_size` tokens, and with each sequence, times
+    `softmax_scale`. `g` is [batch, time, heads, ...], or with `head_first` [batch, heads, time, ...]; packed
+    sequences are a batch of one."""
     axis = 2 if head_first else 1
     indices = _indices(g, axis, cu_seqlens)
     groups = jnp.stack([indices[:, 0], indices[:, 1] // chunk_size], axis=1)

@@ -18,7 +18,8 @@ _overlays: contextvars.ContextVar[tuple[Mapping[Hashable, Any], ...]] = contextv
 
 
 class ConfigCache(Mapping):
-    """Configs by key; past `max_size` the one that was put first goes. Keys are `Invocation.key`, or whatever is hashable."""
+    """Configs by key; past `max_size` the one that was put first goes. Keys are `Invocation.key`, or whatever is
+    hashable."""
 
     def __init__(self, configs: Mapping[Hashable, Any] | None = None, *, max_size: int = 4096):
         self._configs: dict[Hashable, Any] = dict(configs or {})

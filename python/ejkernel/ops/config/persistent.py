@@ -1,4 +1,5 @@
-"""Configs on disk: one file per record, written beside its place and renamed, read as a miss when anything is wrong with it."""
+"""Configs on disk: one file per record, written beside its place and renamed, read as a miss when anything is wrong
+with it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class PersistentCache:
         self.cfg_type = cfg_type
 
     def put(self, key: Any, config: Any) -> None:
-        """Atomic: others see the old record or the new one, after a crash as well. OSError where the folder cannot be written."""
+        """Atomic: others see the old record or the new one, after a crash as well. OSError where the folder cannot be
+        written."""
         content = {"schema": _SCHEMA, "key": _text(key), "type": name_of_type(type(config)), "config": to_json(config)}
         record = json.dumps(content | {"digest": _digest(content)}, indent=1)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,7 +90,8 @@ def _digest(content: Any) -> str:
 
 
 def _loaded_type(name: str) -> type | None:
-    """The dataclass or built-in type of that name, of a module that the program has imported: a record imports nothing."""
+    """The dataclass or built-in type of that name, of a module that the program has imported: a record imports
+    nothing."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):

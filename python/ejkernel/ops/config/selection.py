@@ -32,8 +32,8 @@ class AutotunePolicy:
 
 @contextlib.contextmanager
 def policy_override(*, autotune: bool = True, heuristics: bool = True) -> Iterator[None]:
-    """Within the scope, and nowhere else, configs of Python kernels and of the library's operations may be measured, and
-    may come from heuristics, or not. Read when a call is traced."""
+    """Within the scope, and nowhere else, configs of Python kernels and of the library's operations may be measured,
+    and may come from heuristics, or not. Read when a call is traced."""
     if (autotune, heuristics) not in _NAMES:
         raise InvalidArgument("ejkernel: a policy that allows autotune allows heuristics; got heuristics=False alone")
     with _settings.policy(_NAMES[autotune, heuristics]):
@@ -93,8 +93,8 @@ class ConfigSelectorChain:
             return Selection(config, "heuristics")
         raise NoConfig(
             f"{invocation.kernel.op_id}: no config: none was given, overlaid or cached, autotune is "
-            f"{_allowed(policy.allow_autotune)}, heuristics are {_allowed(policy.allow_heuristics)}; pass cfg=, or give the "
-            "kernel a heuristic_cfg"
+            f"{_allowed(policy.allow_autotune)}, heuristics are {_allowed(policy.allow_heuristics)}; pass cfg=, or "
+            "give the kernel a heuristic_cfg"
         )
 
     def _known(self, key: str, invocation: Invocation) -> Selection | None:
@@ -109,8 +109,8 @@ class ConfigSelectorChain:
         return None
 
     def measure(self, invocation: Invocation) -> Any:
-        """The fastest candidate, which from now on is the config of such calls, whatever was kept before; None where there
-        is no choice, or none of them runs."""
+        """The fastest candidate, which from now on is the config of such calls, whatever was kept before; None where
+        there is no choice, or none of them runs."""
         if len(candidates := candidates_of(invocation)) < 2:
             return None
         with self._measuring:

@@ -14,7 +14,8 @@ from ejkernel.ops.utils.serialize import is_array
 
 
 def function_of(kernel: Kernel, kind: str, cfg: Any) -> Callable[..., Any]:
-    """The kernel with this config: through its hooks for gradients where it has them, else what JAX derives of `run`."""
+    """The kernel with this config: through its hooks for gradients where it has them, else what JAX derives of
+    `run`."""
     run = run_of(kernel, kind, cfg)
     pull = hook(kernel, "custom_vjp", kind, cfg)
     forward, backward = hook(kernel, "fwd_with_residuals", kind, cfg), hook(kernel, "vjp", kind, cfg)

@@ -43,8 +43,8 @@ class Invocation(Generic[Cfg, Out]):
 
     @property
     def key(self) -> str:
-        """What configs are kept under: kernel, version, device and call, as text. TypeError where an argument has no text
-        that means the same in another process; a kernel's `key_builder` may say what matters instead."""
+        """What configs are kept under: kernel, version, device and call, as text. TypeError where an argument has no
+        text that means the same in another process; a kernel's `key_builder` may say what matters instead."""
         builder = self.kernel.key_builder or default_key_builder
         return stable_json([self.kernel.op_id, self.kernel.version, self.device_fingerprint, builder(self)])
 
@@ -56,7 +56,7 @@ class Invocation(Generic[Cfg, Out]):
 class Kernel(Generic[Cfg, Out]):
     """An operation in Python whose config is found as the library finds its own. Subclasses define what they need of:
 
-        run(*args, cfg, **kwargs)                  and run_cuda, run_triton, run_gpu, run_pallas, run_tpu, run_cpu, run_xla
+        run(*args, cfg, **kwargs)            and run_cuda, run_triton, run_gpu, run_pallas, run_tpu, run_cpu, run_xla
         heuristic_cfg(invocation)                  a config that always works
         candidate_cfgs(invocation), or config_space: configs to measure
         custom_vjp(primals, cfg, kwargs, cotangents)                 gradients of positional arguments, or
@@ -64,8 +64,8 @@ class Kernel(Generic[Cfg, Out]):
         vjp(residuals, out, cotangent, *args, cfg, **kwargs)
         prepare(*args, **kwargs) -> (args, kwargs)                   before anything else
 
-    Each hook but `prepare` may end in a platform as `run` does. Calling a kernel is calling the default executor with it.
-    """
+    Each hook but `prepare` may end in a platform as `run` does. Calling a kernel is calling the default executor with
+    it."""
 
     op_id: str
     version: str = "0"  # another one, and stored configs are not found

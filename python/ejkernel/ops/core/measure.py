@@ -1,8 +1,8 @@
 """Which of several configs is the fastest, on this device, for these shapes.
 
-Host time of calls that are waited for, candidates in turn within every round so that drift meets all of them, medians. The
-kernel's own choice stays unless something beats it by more than noise; whatever computes something else is out.
-"""
+Host time of calls that are waited for, candidates in turn within every round so that drift meets all of them,
+medians. The kernel's own choice stays unless something beats it by more than noise; whatever computes something else
+is out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _milliseconds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> fl
 
 
 def _concrete(value: Any, random: np.random.Generator) -> Any:
-    """An array as it is; for a tracer or a shape something to measure with: normal numbers, zeros for integers, true."""
+    """An array as it is; for a tracer or a shape something to measure with: normal numbers, zeros for integers,
+    true."""
     if not is_array(value) or isinstance(value, np.ndarray):
         return value
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):

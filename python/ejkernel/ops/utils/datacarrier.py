@@ -1,4 +1,5 @@
-"""Sizes of blocks as configs of attention name them. docs/python_names.md says which field of which kernel each one sets."""
+"""Sizes of blocks as configs of attention name them. docs/python_names.md says which field of which kernel each one
+sets."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def _sharding(sharding: jax.sharding.Sharding) -> str:
 
 
 def stable_json(value: Any) -> str:
-    """Equal for equal values, in every process; different for 1, 1.0 and True, for two dtypes, for two classes with equal
-    fields. TypeError for what has no such text: lambdas, local functions, objects known by address alone."""
+    """Equal for equal values, in every process; different for 1, 1.0 and True, for two dtypes, for two classes with
+    equal fields. TypeError for what has no such text: lambdas, local functions, objects known by address alone."""
     return _dump(_typed(value))
 
 
@@ -162,5 +162,6 @@ def _read_dataclass(value: Any, cls: type) -> Any:
 
 
 def from_json(text: str, cls: Any = Any) -> Any:
-    """What `to_json` wrote, as a `cls`: nested dataclasses, enumerators and tuples included. Without `cls`, JSON's own types."""
+    """What `to_json` wrote, as a `cls`: nested dataclasses, enumerators and tuples included. Without `cls`, JSON's
+    own types."""
     return _read(json.loads(text), cls)
