@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -324,6 +325,15 @@ def test_a_damaged_record_is_a_miss(tmp_path):
     assert cache.get("key") is None
     cache.put("key", Steps(9))
     assert cache.get("key") == Steps(9)
+
+
+def test_what_a_killed_process_left_is_swept(tmp_path):
+    left, being_written = tmp_path / ".left.tmp", tmp_path / ".new.tmp"
+    left.touch()
+    being_written.touch()
+    os.utime(left, (0, 0))
+    PersistentCache(tmp_path).put("key", Steps(1))
+    assert not left.exists() and being_written.exists()
 
 
 def test_a_record_of_another_class_or_key_is_a_miss(tmp_path):

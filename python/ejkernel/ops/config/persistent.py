@@ -10,12 +10,14 @@ import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from ejkernel.ops.utils.serialize import from_json, name_of_type, stable_json, to_json
 
 _SCHEMA = 1
+_ABANDONED_SECONDS = 3600
 
 
 def default_path() -> Path:
@@ -38,6 +40,7 @@ class PersistentCache:
         content = {"schema": _SCHEMA, "key": _text(key), "type": name_of_type(type(config)), "config": to_json(config)}
         record = json.dumps(content | {"digest": _digest(content)}, indent=1)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._sweep()
         handle, temporary = tempfile.mkstemp(dir=self.path, prefix=".", suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -76,6 +79,13 @@ class PersistentCache:
         """Deletes every record in the folder."""
         for file in self.path.glob("*.json"):
             file.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Deletes what processes left that died while they wrote."""
+        for file in self.path.glob(".*.tmp"):
+            with contextlib.suppress(OSError):
+                if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
+                    file.unlink()
 
     def _file(self, key: Any) -> Path:
         return self.path / f"{hashlib.sha256(_text(key).encode()).hexdigest()[:32]}.json"
