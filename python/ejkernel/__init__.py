@@ -35,21 +35,31 @@ from ejkernel._library import (  # noqa: E402
 __version__ = _library.version()
 globals().update(_FUNCTIONS | _RESULTS)
 
+from ejkernel import kernels, modules, ops, xla_utils  # noqa: E402
+from ejkernel.kernels import Backend, Platform, kernel_registry  # noqa: E402
+
 __all__ = [
+    "Backend",
     "EjkernelError",
     "Internal",
     "InvalidArgument",
     "NoConfig",
     "OutOfMemory",
+    "Platform",
     "Unsupported",
     "__version__",
     "autotune_lowered",
     "explain",
     "extract_labels_from_hlo_text",
     "find_labels_in_lowered",
+    "kernel_registry",
+    "kernels",
     "labels_to_configs",
+    "modules",
+    "ops",
     "planned_calls_in",
     "tune",
+    "xla_utils",
     *_FUNCTIONS,
     *_RESULTS,
 ]
