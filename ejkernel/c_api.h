@@ -111,8 +111,9 @@ EJK_API ejk_status ejk_plan(const char* operation, const ejk_tensor* inputs, siz
 EJK_API ejk_status ejk_plan_run(const ejk_plan_t* plan, const ejk_tensor* inputs, size_t num_inputs,
                                 const ejk_tensor* outputs, size_t num_outputs, const ejk_run_options* options);
 
-/* JSON: the plan's outputs (name, dtype, shape), workspace_bytes, kernel, config and tier, work, and why ("explain").
- */
+/* JSON: the plan's outputs (name, dtype, shape), workspace_bytes, kernel, config and tier, work, why ("explain", and as
+ * "text"), the sizes of its dimensions, where batch entries lie that are calls of their own, a label, and the plan
+ * itself as the text that ejk_xla_handlers' custom calls take ("call"). */
 EJK_API ejk_status ejk_plan_info(const ejk_plan_t* plan, char** json);
 
 /* Plans and runs in one call, into outputs that the caller owns. A workspace is allocated inside unless `run` brings
@@ -128,6 +129,29 @@ EJK_API ejk_status ejk_config_get(const ejk_plan_t* plan, char** json);
  * set over the plan's own) from the memory tier; existing plans keep theirs. EJK_INVALID_ARGUMENT: not an object of
  * integers, an unknown field, or an illegal value. */
 EJK_API ejk_status ejk_config_set(const ejk_plan_t* plan, const char* config);
+
+/* Measures the plan's kernel with other configs for at most `seconds`, on made-up data, and keeps the best one for this
+ * process and in the store, whatever the policy says; existing plans keep theirs. JSON: {"faster", "config",
+ * "heuristic", "ratio", "candidates", …}. EJK_UNSUPPORTED: the inputs take more memory than may be made up, or the
+ * program that GPU candidates run in is not there. */
+EJK_API ejk_status ejk_tune(const ejk_plan_t* plan, double seconds, char** json);
+
+/* ---- inside XLA ---- */
+
+/* What jax.ffi registers so that XLA runs plans: the XLA_FFI_Handlers of a call's stages. A custom call has one
+ * attribute, `call`, the text of that name in ejk_plan_info; its operands are the present inputs in declared order, its
+ * results the present outputs (of those that "outputs" in the text names, where it does) and, where workspace_bytes is
+ * not 0, a uint8 vector of that size. */
+typedef struct ejk_xla {
+  size_t size; /* sizeof(ejk_xla) */
+  void* instantiate;
+  void* initialize; /* NULL on the CPU */
+  void* execute;
+} ejk_xla;
+
+/* Fills in the handlers of "cpu" or "cuda". EJK_UNSUPPORTED for other platforms, and where the library was built
+ * without XLA's headers. */
+EJK_API ejk_status ejk_xla_handlers(const char* platform, ejk_xla* handlers);
 
 /* ---- everything else ---- */
 

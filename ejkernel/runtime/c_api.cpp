@@ -22,6 +22,8 @@
 #include "ejkernel/runtime/json.h"
 #include "ejkernel/runtime/plan.h"
 #include "ejkernel/runtime/registry.h"
+#include "ejkernel/runtime/tuner.h"
+#include "ejkernel/runtime/xla_handlers.h"
 
 struct ejk_params_t {
   std::shared_ptr<const ejk::RegisteredOperation> operation;
@@ -395,6 +397,27 @@ ejk_status ejk_config_set(const ejk_plan_t* plan, const char* config) {
     const ConfigValues values =
         config_values_from_json("ejk_config_set", required_text(config, "ejk_config_set", "config"));
     set_memory_config(of, values);
+  });
+}
+
+ejk_status ejk_tune(const ejk_plan_t* plan, double seconds, char** json) {
+  return guarded([&] {
+    required(json, "ejk_tune", "json") = nullptr;
+    const Plan& of = required(plan, "ejk_tune", "plan").plan;
+    if (!(seconds > 0 && seconds <= 86400))
+      throw_invalid("ejk_tune", "seconds", "be above 0, at most a day", std::to_string(seconds), "2 is usual");
+    *json = hand_out_text(to_json(tune(of, {.budget_seconds = seconds})));
+  });
+}
+
+ejk_status ejk_xla_handlers(const char* platform, ejk_xla* handlers) {
+  return guarded([&] {
+    ejk_xla& to = required(handlers, "ejk_xla_handlers", "handlers");
+    read_struct(handlers, "ejk_xla_handlers", "handlers");
+    required_text(platform, "ejk_xla_handlers", "platform");
+    const auto wanted = parse_name<Platform>(platform, kNumPlatforms, "ejk_xla_handlers", "platform");
+    const XlaHandlers found = xla_handlers(*wanted);
+    to = {.size = to.size, .instantiate = found.instantiate, .initialize = found.initialize, .execute = found.execute};
   });
 }
 

@@ -6,6 +6,8 @@
 
 #include "ejkernel/core/validate.h"
 #include "ejkernel/core/version.h"
+#include "ejkernel/runtime/batch_fold_internal.h"
+#include "ejkernel/runtime/planned_call.h"
 
 namespace ejk {
 namespace {
@@ -150,6 +152,26 @@ Json explanation_json(const Explanation& e) {
   return json;
 }
 
+/// Where the entries lie that are calls of their own; null where none are.
+Json batch_json(const Plan& plan) {
+  const Operation& op = plan.operation();
+  const std::string_view dim = op.batch_dim == nullptr ? "" : op.batch_dim(plan.params());
+  const Dims::Entry* batch = dim.empty() ? nullptr : plan.dims().find(dim);
+  if (batch == nullptr) return nullptr;
+  Json json = {{"dim", dim}, {"size", batch->value}, {"inputs", Json::object()}, {"outputs", Json::object()}};
+  bool is_clear = true;
+  const auto add = [&](const char* side, const TensorField& field, int rank) {
+    const batches::DimAxis found = batches::find_dim(field.contract, plan.form(), rank, dim);
+    if (found.axis != batches::kNone) json[side][std::string(field.name)] = found.axis;
+    is_clear = is_clear && found.is_clear;
+  };
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (plan.inputs()[i].present()) add("inputs", op.inputs[i], plan.inputs()[i].rank());
+  for (size_t i = 0; i < op.outputs.size(); ++i)
+    if (plan.outputs()[i].present) add("outputs", op.outputs[i], plan.outputs()[i].shape.rank());
+  return is_clear ? json : Json(nullptr);
+}
+
 }  // namespace
 
 std::string operations_json(int indent) {
@@ -163,7 +185,7 @@ std::string to_json(const Explanation& explanation, int indent) { return dump(ex
 
 std::string plan_json(const Plan& plan, int indent) {
   const Operation& op = plan.operation();
-  Json json = {{"operation", op.name}, {"outputs", Json::array()}};
+  Json json = {{"operation", op.name}, {"label", label_of(plan)}, {"outputs", Json::array()}};
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     const OutputSpec& spec = plan.outputs()[i];
     json["outputs"].push_back(spec.present ? Json{{"name", op.outputs[i].name},
@@ -171,6 +193,9 @@ std::string plan_json(const Plan& plan, int indent) {
                                                   {"shape", std::vector<int64_t>(spec.shape.begin(), spec.shape.end())}}
                                            : Json(nullptr));
   }
+  json["dims"] = Json::object();
+  for (const Dims::Entry& dim : plan.dims().entries()) json["dims"][std::string(dim.name)] = dim.value;
+  json["batch"] = batch_json(plan);
   const Work work = plan.work();
   json["workspace_bytes"] = plan.workspace_bytes();
   json["kernel"] = plan.kernel().name;
@@ -179,7 +204,10 @@ std::string plan_json(const Plan& plan, int indent) {
   json["tier"] = name(plan.choice().tier);
   json["flops"] = work.flops;
   json["bytes"] = work.bytes;
-  json["explain"] = explanation_json(explain(op.name, plan.inputs(), plan.params(), plan.options()));
+  const Explanation explanation = explain(op.name, plan.inputs(), plan.params(), plan.options());
+  json["explain"] = explanation_json(explanation);
+  json["text"] = to_text(explanation);
+  json["call"] = planned_call_json(plan);
   return dump(json, indent);
 }
 
@@ -208,6 +236,31 @@ std::string choice_json(const Choice& choice) {
                {"tier", name(choice.tier)},
                {"config", config_object(*choice.kernel, choice.config)}},
               -1);
+}
+
+std::string to_json(const TuneReport& report) {
+  const KernelInfo& kernel = *report.kernel;
+  Json json = {{"kernel", kernel.name},
+               {"faster", report.faster},
+               {"config", config_object(kernel, report.best)},
+               {"heuristic", config_object(kernel, report.candidates.front().config)},
+               {"complete", report.complete},
+               {"published", report.published},
+               {"seconds", report.seconds}};
+  if (!report.transferred_from.empty()) json["transferred_from"] = report.transferred_from;
+  if (report.faster) {
+    json["ratio"] = report.comparison.ratio.median;
+    json["ratio_low"] = report.comparison.ratio.low;
+    json["ratio_high"] = report.comparison.ratio.high;
+  }
+  json["candidates"] = Json::array();
+  for (const CandidateReport& c : report.candidates) {
+    Json candidate = {{"config", config_object(kernel, c.config)}};
+    if (!c.rejected.empty()) candidate["rejected"] = c.rejected;
+    if (c.num_samples > 0) candidate.update({{"seconds", c.seconds}, {"samples", c.num_samples}});
+    json["candidates"].push_back(std::move(candidate));
+  }
+  return dump(json, -1);
 }
 
 }  // namespace ejk

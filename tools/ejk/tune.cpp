@@ -106,30 +106,9 @@ Json config_of(const KernelInfo& kernel, const ConfigBlock& config) { return Jso
 
 /// What came of one problem, as one line of JSON; people get the same in words.
 Json report_json(const Problem& problem, const TuneReport& report) {
-  Json json = {{"case", problem.name},
-               {"operation", problem.operation},
-               {"backward", problem.backward},
-               {"kernel", report.kernel->name},
-               {"faster", report.faster},
-               {"config", config_of(*report.kernel, report.best)},
-               {"heuristic", config_of(*report.kernel, report.candidates.front().config)},
-               {"complete", report.complete},
-               {"published", report.published},
-               {"seconds", report.seconds},
-               {"candidates", Json::array()}};
-  if (!report.transferred_from.empty()) json["transferred_from"] = report.transferred_from;
+  Json json = {{"case", problem.name}, {"operation", problem.operation}, {"backward", problem.backward}};
   if (problem.calls > 0) json["calls"] = problem.calls;
-  if (report.faster) {
-    json["ratio"] = report.comparison.ratio.median;
-    json["ratio_low"] = report.comparison.ratio.low;
-    json["ratio_high"] = report.comparison.ratio.high;
-  }
-  for (const CandidateReport& c : report.candidates) {
-    Json candidate = {{"config", config_of(*report.kernel, c.config)}};
-    if (!c.rejected.empty()) candidate["rejected"] = c.rejected;
-    if (c.num_samples > 0) candidate.update({{"seconds", c.seconds}, {"samples", c.num_samples}});
-    json["candidates"].push_back(std::move(candidate));
-  }
+  json.update(Json::parse(to_json(report)));
   return json;
 }
 

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <thread>
 
 #include "ejkernel/core/environment.h"
@@ -27,11 +28,12 @@ using Body = FunctionRef<void(int64_t, int)>;
 
 thread_local int scoped_threads = 0;  // 0: none
 thread_local bool in_task = false;
+thread_local LentThreads* lent_threads = nullptr;
 
-/// What all threads of one parallel_for share; lives on the caller's stack.
-class Job {
+/// The tasks of one parallel_for, which any number of threads take from.
+class Tasks {
  public:
-  Job(Body body, int64_t num_tasks, int workers) : body_(body), num_tasks_(num_tasks), helpers_(workers - 1) {}
+  Tasks(Body body, int64_t num_tasks) : body_(body), num_tasks_(num_tasks) {}
 
   void work(int worker) {
     in_task = true;
@@ -46,6 +48,23 @@ class Job {
     }
     in_task = false;
   }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  const Body body_;
+  const int64_t num_tasks_;
+  std::atomic<int64_t> next_{0};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+};
+
+/// What all threads of the pool share; lives on the caller's stack.
+class Job : public Tasks {
+ public:
+  Job(Body body, int64_t num_tasks, int workers) : Tasks(body, num_tasks), helpers_(workers - 1) {}
 
   void helper_is_done() {
     if (helpers_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -69,20 +88,41 @@ class Job {
     }
   }
 
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
  private:
   static constexpr uint32_t kRunning = 0, kCallerSleeps = 1, kDone = 2;
 
-  const Body body_;
-  const int64_t num_tasks_;
-  std::atomic<int64_t> next_{0};
   std::atomic<int> helpers_;
   std::atomic<uint32_t> state_{kRunning};
-  std::atomic<bool> failed_{false};
-  std::exception_ptr error_;
+};
+
+/// What lent threads share. They may come when the caller has left: it is kept until the last one has seen that.
+class OpenJob : public Tasks {
+ public:
+  using Tasks::Tasks;
+
+  void help() {
+    uint32_t seen = state_.load(std::memory_order_relaxed);
+    do {
+      if (seen & kClosed) return;
+    } while (!state_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel));
+    work(1 + helpers_.fetch_add(1, std::memory_order_relaxed));
+    if (state_.fetch_sub(1, std::memory_order_acq_rel) == (kClosed | 1)) state_.notify_one();
+  }
+
+  /// Lets nobody in any more, and waits for those inside.
+  void close() {
+    uint32_t seen = state_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+    while (seen != kClosed) {
+      state_.wait(seen, std::memory_order_acquire);
+      seen = state_.load(std::memory_order_acquire);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kClosed = uint32_t{1} << 31;
+
+  std::atomic<int> helpers_{0};
+  std::atomic<uint32_t> state_{0};  ///< how many are inside, and kClosed
 };
 
 class Pool {
@@ -144,9 +184,20 @@ void run_alone(int64_t num_tasks, Body body) {
   for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
 }
 
+void run_with_lent_threads(int64_t num_tasks, Body body, int workers) {
+  const auto job = std::make_shared<OpenJob>(body, num_tasks);
+  for (int n = 1; n < workers; ++n) lent_threads->schedule([job] { job->help(); });
+  job->work(0);
+  job->close();
+  job->rethrow();
+}
+
 }  // namespace
 
-int num_threads() { return scoped_threads > 0 ? scoped_threads : default_num_threads(); }
+int num_threads() {
+  if (scoped_threads > 0) return scoped_threads;
+  return lent_threads == nullptr ? default_num_threads() : std::min(default_num_threads(), lent_threads->count());
+}
 
 int default_num_threads() {
   const int wanted = environment::num_threads();
@@ -157,6 +208,7 @@ void parallel_for(int64_t num_tasks, Body body, int max_workers) {
   if (num_tasks <= 1 || max_workers <= 1 || in_task) return run_alone(num_tasks, body);
   const int workers = static_cast<int>(std::min<int64_t>({num_tasks, max_workers, num_threads()}));
   if (workers <= 1) return run_alone(num_tasks, body);
+  if (lent_threads != nullptr) return run_with_lent_threads(num_tasks, body, workers);
   Pool& pool = Pool::instance();
   if (!pool.try_lock()) return run_alone(num_tasks, body);
   struct Unlock {
@@ -174,5 +226,8 @@ void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task)> body) {
 
 ScopedNumThreads::ScopedNumThreads(int threads) : before_(scoped_threads) { scoped_threads = std::max(threads, 1); }
 ScopedNumThreads::~ScopedNumThreads() { scoped_threads = before_; }
+
+ScopedLentThreads::ScopedLentThreads(LentThreads& threads) : before_(lent_threads) { lent_threads = &threads; }
+ScopedLentThreads::~ScopedLentThreads() { lent_threads = before_; }
 
 }  // namespace ejk::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <type_traits>
@@ -44,6 +45,8 @@ int default_num_threads();
 /// when there is only one task or one thread. So it never waits for anything but tasks that have started. The pool's
 /// threads start at the first use that needs them, and again in a forked child; from then on nothing is allocated.
 ///
+/// Where a ScopedLentThreads lives, its threads take the pool's place.
+///
 /// The first exception that a task throws is thrown here once all started tasks are done; tasks not started are
 /// dropped.
 void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task, int worker)> body,
@@ -61,6 +64,28 @@ class ScopedNumThreads {
 
  private:
   int before_;
+};
+
+/// Threads that belong to somebody else, as XLA's do in a JAX program.
+class LentThreads {
+ public:
+  virtual ~LentThreads() = default;
+  virtual int count() const = 0;
+  /// Calls the task once, on one of them: soon, or long after the parallel_for that asked for it has returned.
+  virtual void schedule(std::function<void()> task) = 0;
+};
+
+/// While it lives, work started by this thread is shared with these threads and not with the library's own. Each
+/// parallel_for then allocates what late tasks still look at.
+class ScopedLentThreads {
+ public:
+  explicit ScopedLentThreads(LentThreads& threads);
+  ~ScopedLentThreads();
+  ScopedLentThreads(const ScopedLentThreads&) = delete;
+  ScopedLentThreads& operator=(const ScopedLentThreads&) = delete;
+
+ private:
+  LentThreads* before_;
 };
 
 }  // namespace ejk::cpu

@@ -176,6 +176,69 @@ TEST(ParallelFor, a_child_forked_while_the_pool_is_busy_does_not_wait_for_it) {
 
 #endif
 
+/// Starts a thread for each task, at once or when it is asked to.
+class Lent : public LentThreads {
+ public:
+  explicit Lent(bool late) : late_(late) {}
+  ~Lent() override {
+    start_late_ones();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  int count() const override { return 4; }
+  void schedule(std::function<void()> task) override {
+    if (late_)
+      waiting_.push_back(std::move(task));
+    else
+      threads_.emplace_back(std::move(task));
+  }
+  size_t num_waiting() const { return waiting_.size(); }
+  void start_late_ones() {
+    for (auto& task : waiting_) threads_.emplace_back(std::move(task));
+    waiting_.clear();
+  }
+
+ private:
+  const bool late_;
+  std::vector<std::function<void()>> waiting_;
+  std::vector<std::thread> threads_;
+};
+
+TEST(ParallelFor, lent_threads_take_part_under_numbers_of_their_own) {
+  Lent threads(/*late=*/false);
+  const ScopedLentThreads lent(threads);
+  const ScopedNumThreads scoped(4);
+  for (int n = 0; n < 20; ++n) {
+    std::array<std::atomic<int>, 4> busy{};
+    std::atomic<int> runs{0};
+    parallel_for(64, [&](int64_t, int worker) {
+      ASSERT_LT(worker, 4);
+      ASSERT_EQ(++busy[static_cast<size_t>(worker)], 1);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      --busy[static_cast<size_t>(worker)];
+      ++runs;
+    });
+    ASSERT_EQ(runs, 64);
+  }
+}
+
+TEST(ParallelFor, no_lent_thread_is_waited_for_that_has_not_started) {
+  Lent threads(/*late=*/true);
+  {
+    const ScopedLentThreads lent(threads);
+    const ScopedNumThreads scoped(4);
+    EXPECT_EQ(sum_of_tasks(100), 4950) << "the caller did them all";
+    EXPECT_EQ(threads.num_waiting(), 3u);
+    EXPECT_THROW(parallel_for(8, [](int64_t) { throw std::runtime_error("a task fails"); }), std::runtime_error);
+  }
+  threads.start_late_ones();  // they find their jobs closed
+}
+
+TEST(ParallelFor, lent_threads_are_no_more_than_there_are) {
+  Lent threads(/*late=*/false);
+  const ScopedLentThreads lent(threads);
+  EXPECT_EQ(num_threads(), std::min(default_num_threads(), 4));
+}
+
 TEST(ParallelFor, the_environment_and_the_scope_say_how_many_threads) {
   EXPECT_GE(num_threads(), 1);
   setenv("EJKERNEL_NUM_THREADS", "5", 1);

@@ -1,0 +1,155 @@
+"""One function per operation, made from its declaration: signature, documentation, checks."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ejkernel import _gradient, _library, _primitive, _settings
+from ejkernel._declarations import OPERATIONS, Operation, Param
+from ejkernel._dtypes import name_of
+from ejkernel._library import Options
+from ejkernel._primitive import Call
+
+_OPTION_DOCS = {
+    "platform": "the kernel's platform (cuda, cpu, xla, reference): that one or an error; default: the first that serves",
+    "backend": "the kind of device a kernel serves (cpu, gpu, tpu)",
+    "kernel": "one kernel by name, as strict as a platform",
+    "config": "fields to set over the kernel's config, {'block_q': 64}; wins over every other source, is never stored",
+    "policy": "where a config may come from: autotune (anywhere), heuristics (no measuring), cached (what is known)",
+}
+
+
+def result_type(op: Operation) -> type:
+    """The named tuple of an operation with several outputs: FlashAttentionResult(out, lse)."""
+    name = "".join(word.capitalize() for word in op.name.split("_")) + "Result"
+    return collections.namedtuple(name, op.output_names, module="ejkernel")
+
+
+def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str, Any]) -> Any:
+    """A Python value as the library takes it."""
+    if value is None:
+        return None
+    if param.type == "ints":
+        if isinstance(value, int):
+            return (value, 0) if values.get("causal") else (value, value)
+        return tuple(int(v) for v in value)
+    if param.name.endswith("dtype"):
+        return name_of(value)
+    if param.type == "bool":
+        return bool(value)
+    if param.type == "int":
+        return _integer(op, param, value)
+    return float(value) if param.type == "float" else value
+
+
+def _integer(op: Operation, param: Param, value: Any) -> int:
+    if isinstance(value, bool) or int(value) != value:
+        raise _library.InvalidArgument(f"{op.name}: {param.name} must be an integer, got {value!r}")
+    return int(value)
+
+
+def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]:
+    """The call that keyword arguments describe, and its arrays in declared order. Absent inputs may be None."""
+    given = {op.spellings.get(name, name): value for name, value in given.items()}
+    known = (*op.input_names, *op.param_names, *_OPTION_DOCS)
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{op.name}: '{name}' is no argument of it; they are {', '.join(known)}")
+    present = tuple(name for name in op.input_names if given.get(name) is not None)
+    missing = [f.name for f in op.inputs if not f.optional and f.name not in present]
+    if len(op.forms) < 2 and missing:  # with several forms the library says which input which form needs
+        raise TypeError(f"{op.name}: {missing[0]} must be given")
+    params = {p.name: canonical_param(op, p, given[p.name], given) for p in op.params if p.name in given}
+    set_params = {p.name: params[p.name] for p in op.params if p.name in params and params[p.name] != p.default}
+    config = given.get("config")
+    options = _settings.apply(
+        op.name,
+        Options(
+            platform=given.get("platform"),
+            backend=given.get("backend"),
+            kernel=given.get("kernel"),
+            config=None if config is None else tuple(sorted((str(k), int(v)) for k, v in dict(config).items())),
+            policy=given.get("policy"),
+        ),
+    )
+    return Call(op.name, present, _library.canonical_params(set_params), options), [given[n] for n in present]
+
+
+def _signature(op: Operation, with_options: bool = True) -> inspect.Signature:
+    """Inputs by position in declared order, everything else by keyword."""
+    p = inspect.Parameter
+    inputs = [p(f.name, p.POSITIONAL_OR_KEYWORD, default=p.empty if _leads(op, f.name) else None) for f in op.inputs]
+    params = [p(param.name, p.KEYWORD_ONLY, default=param.default) for param in op.params]
+    options = [p(name, p.KEYWORD_ONLY, default=None) for name in _OPTION_DOCS] if with_options else []
+    return inspect.Signature(inputs + params + options)
+
+
+def _leads(op: Operation, name: str) -> bool:
+    """Whether an input is required and stands before all that may be left out in some form."""
+    for field in op.inputs:
+        if field.optional or " ; -" in field.contract or field.contract.startswith("- ;"):
+            return False
+        if field.name == name:
+            return True
+    return False
+
+
+def _doc(op: Operation) -> str:
+    lines = [op.summary, ""]
+    if op.forms:
+        lines += [f"Forms: {', '.join(op.forms)} (contracts stand in this order, separated by semicolons).", ""]
+    lines += ["Args:"]
+    lines += [f"  {field.name}: {field.contract}. {field.doc}" for field in op.inputs]
+    lines += [
+        f"  {param.name}: {param.doc}" + (f" ({', '.join(param.choices)})" if param.choices else "")
+        for param in op.params
+    ]
+    lines += [f"  {name}: {doc}" for name, doc in _OPTION_DOCS.items()]
+    lines += ["", "Returns:"]
+    lines += [f"  {field.name}: {field.contract}. {field.doc}" for field in op.outputs]
+    lines += ["", f"Source: {op.source}", f"Docs: docs/operations/{op.name}.md"]
+    return "\n".join(lines)
+
+
+def make_function(op: Operation) -> Callable[..., Any]:
+    signature = _signature(op)
+    several = len(op.outputs) > 1
+    result = result_type(op) if several else None
+    positional = op.input_names
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(positional):
+            raise TypeError(f"{op.name}: takes {len(positional)} inputs by position, {len(args)} were given")
+        given = dict(zip(positional, args))
+        for name, value in kwargs.items():
+            name = op.spellings.get(name, name)
+            if name in given:
+                raise TypeError(f"{op.name}: {name} is given twice")
+            given[name] = value
+        call, arrays = make_call(op, given)
+        outputs = run(call, arrays)
+        if not several:
+            return outputs[op.output_names[0]]
+        return result(**{name: outputs.get(name) for name in op.output_names})
+
+    function.__name__ = function.__qualname__ = op.name
+    function.__module__ = "ejkernel"
+    function.__doc__ = _doc(op)
+    function.__signature__ = signature
+    return function
+
+
+def run(call: Call, arrays: list[Any]) -> dict[str, Any]:
+    """The call's outputs by name."""
+    arrays = [jnp.asarray(x) for x in arrays]
+    names = _primitive.output_names(call, arrays)
+    return dict(zip(names, _gradient.evaluate(call, arrays), strict=True))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: make_function(op) for name, op in OPERATIONS.items()}

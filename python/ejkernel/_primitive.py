@@ -1,0 +1,222 @@
+"""Every operation as one JAX primitive: shapes by the library's rules, kernel and config chosen while lowering, vmap by
+folding into the operation's own batch. Differentiation is in `_gradient`."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+from jax.interpreters import batching, mlir
+
+from ejkernel import _library, _xla
+from ejkernel._declarations import OPERATIONS
+from ejkernel._dtypes import dtype_of, name_of
+from ejkernel._library import HOST, NO_OPTIONS, Device, Options, Plan, Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """Everything about a call but its arrays: what the primitive is parametrised with, and what jaxprs show."""
+
+    operation: str
+    given: tuple[str, ...]  # the inputs that are there, in declared order
+    params: tuple[tuple[str, Any], ...] = ()
+    options: Options = NO_OPTIONS
+    wanted: tuple[str, ...] | None = None  # the outputs; None: all that the call has
+
+    def plan(self, specs: Sequence[Spec], device: Device = HOST, options: Options | None = None) -> Plan:
+        inputs = dict(zip(self.given, specs, strict=True))
+        return Plan(self.operation, inputs, dict(self.params), self.options if options is None else options, device)
+
+
+def specs_of(avals: Sequence[Any]) -> tuple[Spec, ...]:
+    return tuple(Spec(name_of(aval.dtype), tuple(aval.shape)) for aval in avals)
+
+
+# ---- shapes ----
+
+
+@functools.lru_cache(maxsize=4096)
+def described(call: Call, specs: tuple[Spec, ...]) -> Mapping[str, Any]:
+    """What the declaration alone says of a call, whichever kernel it gets: outputs, dims and batch (ejk_plan_info).
+    Raises for a call that the operation refuses, with the library's sentence."""
+    return call.plan(specs, options=Options(platform="reference", policy="heuristics")).info
+
+
+@functools.lru_cache(maxsize=4096)
+def output_specs(call: Call, specs: tuple[Spec, ...]) -> dict[str, Spec]:
+    """The call's outputs, the wanted ones alone, by name."""
+    present = {o["name"]: Spec(o["dtype"], tuple(o["shape"])) for o in described(call, specs)["outputs"] if o}
+    return {name: spec for name, spec in present.items() if call.wanted is None or name in call.wanted}
+
+
+def output_names(call: Call, arrays: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(output_specs(call, specs_of(arrays)))
+
+
+def _varying_axes(avals: Sequence[Any]) -> frozenset[Any]:
+    """The mesh axes of a shard_map over which some input differs; the outputs then do as well."""
+    return frozenset().union(*(getattr(aval, "vma", frozenset()) for aval in avals))
+
+
+def _abstract_eval(*avals: Any, call: Call) -> list[Any]:
+    varying = _varying_axes(avals)
+    return [
+        jax.core.ShapedArray(spec.shape, dtype_of(spec.dtype), **({"vma": varying} if varying else {}))
+        for spec in output_specs(call, specs_of(avals)).values()
+    ]
+
+
+# ---- lowering ----
+
+
+def _stands_behind_xla(kernel: Mapping[str, Any]) -> bool:
+    """References come after the platform xla, which comes after every kernel."""
+    return kernel["platform"] == "reference" or kernel["kernel"].endswith("_reference")
+
+
+def _is_for_xla(options: Options) -> bool:
+    return options.platform == "xla" or options.kernel == "xla"
+
+
+def run_on_xla(call: Call, *arrays: jax.Array) -> list[jax.Array]:
+    """The call by the platform xla's implementation, in the caller's trace."""
+    implementation = _xla.implementation(call.operation)
+    if implementation is None:
+        raise _library.Unsupported(f"{call.operation}: the platform xla has no implementation of it")
+    op = OPERATIONS[call.operation]
+    inputs = dict.fromkeys(op.input_names) | dict(zip(call.given, arrays, strict=True))
+    params = {param.name: param.default for param in op.params} | dict(call.params)
+    results = implementation(inputs, params)
+    return [results[name] for name in output_specs(call, specs_of(arrays))]
+
+
+def _lower_to_xla(ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
+    return mlir.lower_fun(functools.partial(run_on_xla, call), multiple_results=True)(ctx, *operands)
+
+
+def _lower_to_plan(device: Device, ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
+    """A custom call of the plan for these local shapes; the platform xla's implementation where only a reference would
+    serve and nobody asked for one."""
+    if _is_for_xla(call.options):
+        return _lower_to_xla(ctx, *operands, call=call)
+    info = call.plan(specs_of(ctx.avals_in), device).info
+    unasked = call.options.platform is None and call.options.kernel is None
+    if unasked and _stands_behind_xla(info) and _xla.implementation(call.operation) is not None:
+        return _lower_to_xla(ctx, *operands, call=call)
+    text = info["call"]
+    if call.wanted is not None:
+        text = json.dumps(json.loads(text) | {"outputs": list(call.wanted)}, separators=(",", ":"))
+    results = list(ctx.avals_out)
+    if info["workspace_bytes"] > 0:
+        results.append(jax.core.ShapedArray((info["workspace_bytes"],), jnp.uint8))
+    lower = jax.ffi.ffi_lowering(f"ejkernel_{device.kind}")
+    return lower(ctx.replace(avals_out=results), *operands, call=text)[: len(ctx.avals_out)]
+
+
+# ---- vmap ----
+
+
+def _fold(call: Call, arrays: Sequence[jax.Array], axes: Sequence[int | None], size: int) -> tuple[list, list] | None:
+    """The arrays with all slices as entries of the operation's own batch, and the axes of the outputs where slices and
+    entries then lie; None where entries are not calls of their own."""
+    slices = [
+        Spec(name_of(x.dtype), x.shape if axis is None else x.shape[:axis] + x.shape[axis + 1 :])
+        for x, axis in zip(arrays, axes, strict=True)
+    ]
+    batch = described(call, tuple(slices))["batch"]
+    outputs = output_specs(call, tuple(slices))
+    if batch is None or any(
+        name not in batch["outputs"] or spec.shape[batch["outputs"][name]] != batch["size"]
+        for name, spec in outputs.items()
+    ):
+        return None
+    folded = []
+    for name, array, axis, spec in zip(call.given, arrays, axes, slices, strict=True):
+        entry = batch["inputs"].get(name)
+        if entry is None and axis is not None:
+            return None
+        if entry is None or (axis is None and spec.shape[entry] == 1 and name not in outputs):
+            folded.append(array)  # the same for every slice
+            continue
+        extent = batch["size"] if spec.shape[entry] == 1 else spec.shape[entry]
+        rows = jnp.expand_dims(array, entry) if axis is None else jnp.moveaxis(array, axis, entry)
+        shape = spec.shape[:entry] + (size, extent) + spec.shape[entry + 1 :]
+        folded.append(jnp.broadcast_to(rows, shape).reshape(*shape[:entry], size * extent, *shape[entry + 2 :]))
+    return folded, [batch["outputs"][name] for name in outputs]
+
+
+def _batch(arrays: Sequence[jax.Array], axes: Sequence[Any], *, call: Call) -> tuple[list[jax.Array], list[int]]:
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    if (fold := _fold(call, arrays, axes, size)) is not None:
+        folded, out_axes = fold
+        results = bind(call, folded)
+        return [
+            x.reshape(*x.shape[:axis], size, x.shape[axis] // size, *x.shape[axis + 1 :])
+            for x, axis in zip(results, out_axes, strict=True)
+        ], out_axes
+    # One slice after the other, all by one plan.
+    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
+    mapped = [x for x, axis in zip(moved, axes, strict=True) if axis is not None]
+
+    def one(slices: Sequence[jax.Array]) -> list[jax.Array]:
+        rest = iter(slices)
+        return bind(call, [x if axis is None else next(rest) for x, axis in zip(moved, axes, strict=True)])
+
+    results = jax.lax.map(one, mapped)
+    return list(results), [0] * len(results)
+
+
+# ---- the primitive ----
+
+primitive = jax.extend.core.Primitive("ejkernel")
+primitive.multiple_results = True
+primitive.def_abstract_eval(_abstract_eval)
+batching.primitive_batchers[primitive] = _batch
+mlir.register_lowering(primitive, _lower_to_xla)
+mlir.register_lowering(primitive, functools.partial(_lower_to_plan, Device("cpu")), platform="cpu")
+mlir.register_lowering(primitive, functools.partial(_lower_to_plan, Device("cuda")), platform="cuda")
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(call: Call) -> Any:
+    return jax.jit(functools.partial(primitive.bind, call=call))
+
+
+primitive.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
+
+
+def _same_varying_axes(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Inside shard_map: all inputs as varying over the axes that any of them varies over."""
+    avals = [jax.typeof(x) for x in arrays]
+    varying = _varying_axes(avals)
+    if not varying:
+        return list(arrays)
+    missing = [tuple(varying - getattr(aval, "vma", frozenset())) for aval in avals]
+    return [jax.lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(arrays, missing, strict=True)]
+
+
+def bind(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """The call's wanted outputs in declared order."""
+    return primitive.bind(*_same_varying_axes(arrays), call=call)
+
+
+# ---- what XLA calls ----
+
+
+def _register() -> None:
+    for platform, jax_platform in (("cpu", "cpu"), ("cuda", "CUDA")):
+        handlers = _library.xla_handlers(platform)
+        addresses = {stage: getattr(handlers, stage) for stage, _ in handlers._fields_ if stage != "size"}
+        stages = {stage: jax.ffi.pycapsule(ctypes.c_void_p(at)) for stage, at in addresses.items() if at}
+        jax.ffi.register_ffi_target(f"ejkernel_{platform}", stages, platform=jax_platform)
+
+
+_register()

@@ -1,0 +1,51 @@
+"""What a scope says about choices: overlays and policies, in context variables, read when a call is traced."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from ejkernel._library import Options
+
+_overlays: contextvars.ContextVar[tuple[tuple[str, tuple[tuple[str, int], ...]], ...]] = contextvars.ContextVar(
+    "ejkernel overlays", default=()
+)
+_policy: contextvars.ContextVar[str | None] = contextvars.ContextVar("ejkernel policy", default=None)
+
+POLICIES = ("autotune", "heuristics", "cached")
+
+
+@contextlib.contextmanager
+def overlay(operation: str, config: Mapping[str, int]) -> Iterator[None]:
+    """Within the scope calls of the operation that name no config take this one; the innermost scope wins."""
+    entry = (operation, tuple(sorted((str(k), int(v)) for k, v in config.items())))
+    token = _overlays.set((*_overlays.get(), entry))
+    try:
+        yield
+    finally:
+        _overlays.reset(token)
+
+
+@contextlib.contextmanager
+def policy(name: str) -> Iterator[None]:
+    """Within the scope calls that name no policy have this one: autotune, heuristics or cached."""
+    if name not in POLICIES:
+        raise ValueError(f"ejkernel: a policy is one of {', '.join(POLICIES)}, not '{name}'")
+    token = _policy.set(name)
+    try:
+        yield
+    finally:
+        _policy.reset(token)
+
+
+def apply(operation: str, options: Options) -> Options:
+    """The options with what the scopes say where they say nothing."""
+    if options.policy is None:
+        options = dataclasses.replace(options, policy=_policy.get())
+    if options.config is None:
+        for name, config in reversed(_overlays.get()):
+            if name == operation:
+                return dataclasses.replace(options, config=config)
+    return options
