@@ -19,6 +19,7 @@
 #include "ejkernel/core/validate.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/executor.h"
+#include "ejkernel/runtime/field_tensors_internal.h"
 #include "ejkernel/runtime/json.h"
 #include "ejkernel/runtime/plan.h"
 #include "ejkernel/runtime/registry.h"
@@ -174,28 +175,6 @@ PlanOptions read_options(const ejk_plan_options* given, std::string_view functio
   result.policy = parse_policy(options.policy, function);
   return result;
 }
-
-/// A call's tensors in field order. Calls of usual size stay on the stack: a run does not allocate.
-class FieldTensors {
- public:
-  explicit FieldTensors(size_t count) : size_(count) {
-    if (count > kUsual)
-      many_.resize(count);
-    else
-      std::uninitialized_default_construct_n(data(), count);
-  }
-  Tensor& operator[](size_t i) { return data()[i]; }
-  operator std::span<const Tensor>() { return {data(), size_}; }
-
- private:
-  static constexpr size_t kUsual = 32;
-  Tensor* data() { return size_ > kUsual ? many_.data() : reinterpret_cast<Tensor*>(usual_); }
-
-  static_assert(std::is_trivially_destructible_v<Tensor>);
-  alignas(Tensor) std::byte usual_[kUsual * sizeof(Tensor)];
-  std::vector<Tensor> many_;
-  size_t size_;
-};
 
 [[noreturn]] void refuse_name(const Operation& op, std::span<const TensorField> fields, std::string_view kind,
                               std::string_view given) {

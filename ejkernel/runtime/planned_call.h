@@ -1,5 +1,5 @@
-// A planned call as text and back: what stands in a program that somebody else runs (xla_handlers.h), possibly in another
-// process than the one that planned it.
+// A planned call as text and back: what stands in a program that somebody else runs (xla_handlers.h), possibly in
+// another process than the one that planned it.
 #pragma once
 
 #include <optional>
@@ -15,17 +15,17 @@ namespace ejk {
 
 /// What the text holds.
 struct PlannedCall {
-  Invocation call = {};      ///< its options name the kernel
-  ConfigValues config = {};  ///< the kernel's, chosen when the call was planned
-  std::string label = {};    ///< "ejkernel.flash_attention@1:<digest of the problem>"
+  Invocation call = {};                                  ///< its options name the kernel
+  ConfigValues config = {};                              ///< the kernel's, chosen when the call was planned
+  std::string label = {};                                ///< "ejkernel.flash_attention@1:<digest of the problem>"
   std::optional<std::vector<std::string>> outputs = {};  ///< the wanted ones; none: all of them
 };
 
 /// Of a plan's problem: what profiles, lowered programs and the store call it.
 EJK_API std::string label_of(const Plan& plan);
 
-/// One line: {"version": 1, "label", "config": {…}, "call": {…}}, the call as recorded ones are written (recorded.h). Who
-/// hands it on may add "outputs": [names], the ones that are wanted.
+/// One line: {"version": 1, "label", "config": {…}, "call": {…}}, the call as recorded ones are written (recorded.h).
+/// Who hands it on may add "outputs": [names], the ones that are wanted.
 EJK_API std::string planned_call_json(const Plan& plan);
 
 /// The same back. InvalidArgument for a text of another version, and for what the operation would refuse.

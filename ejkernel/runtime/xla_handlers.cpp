@@ -6,7 +6,8 @@
 
 namespace ejk {
 XlaHandlers xla_handlers(Platform) {
-  throw Unsupported("xla_handlers: this library was built without XLA's FFI headers; run ./dev setup ffi and build again");
+  throw Unsupported(
+      "xla_handlers: this library was built without XLA's FFI headers; run ./dev setup ffi and build again");
 }
 }  // namespace ejk
 
@@ -15,13 +16,11 @@ XlaHandlers xla_handlers(Platform) {
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -30,6 +29,7 @@ XlaHandlers xla_handlers(Platform) {
 
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/field_tensors_internal.h"
 #include "ejkernel/runtime/planned_call.h"
 
 namespace ejk {
@@ -132,7 +132,7 @@ using HostState = State<Platform::cpu>;
 using CudaState = State<Platform::cuda>;
 
 template <class StateOfPlatform>
-ffi::ErrorOr<std::unique_ptr<StateOfPlatform>> instantiate(std::string_view call) {
+ffi::ErrorOr<std::unique_ptr<StateOfPlatform> > instantiate(std::string_view call) {
   std::unique_ptr<StateOfPlatform> state;
   ffi::Error error = guarded([&] { state = std::make_unique<StateOfPlatform>(call); });
   if (error.failure()) return ffi::Unexpected(std::move(error));
@@ -141,59 +141,59 @@ ffi::ErrorOr<std::unique_ptr<StateOfPlatform>> instantiate(std::string_view call
 
 // ---- a run ----
 
-constexpr size_t kMostTensors = 64;
-
-/// A call's tensors in field order with XLA's buffers in them, on the stack.
+/// XLA's operands or results, one after the other.
+template <class Given>
 class Buffers {
  public:
-  /// `spec_of(n)`: the planned tensor of field n, absent where the call has none.
-  template <class Given, class SpecOf>
-  Buffers(const Plan& plan, size_t num_fields, const Given& given, SpecOf&& spec_of) : size_(num_fields) {
-    if (num_fields > kMostTensors) throw Internal("xla_handlers: an operation has more tensors than fit");
-    for (size_t field = 0; field < num_fields; ++field) {
-      Tensor& tensor = tensors_[field] = spec_of(field);
-      if (!tensor.present()) continue;
-      const ffi::AnyBuffer buffer = next(plan, given);
-      const auto dims = buffer.dimensions();
-      if (!std::equal(dims.begin(), dims.end(), tensor.shape.begin(), tensor.shape.end()))
-        throw Internal(std::string(plan.operation().name) + ": XLA's buffer has another shape than was planned");
-      tensor.data = buffer.untyped_data();
-    }
-  }
-  operator std::span<const Tensor>() const { return {tensors_.data(), size_}; }
-  size_t num_taken() const { return taken_; }
+  Buffers(const Operation& op, const Given& given) : op_(op), given_(given) {}
 
-  template <class Given>
-  ffi::AnyBuffer next(const Plan& plan, const Given& given) {
-    auto buffer = given.template get<ffi::AnyBuffer>(taken_++);
-    if (!buffer.has_value())
-      throw Internal(std::string(plan.operation().name) + ": XLA gives fewer buffers than were planned");
+  ffi::AnyBuffer next() {
+    auto buffer = given_.template get<ffi::AnyBuffer>(num_taken_++);
+    if (!buffer.has_value()) throw Internal(std::string(op_.name) + ": XLA gives fewer buffers than were planned");
     if constexpr (std::is_same_v<Given, ffi::RemainingRets>)
       return *buffer.value();
     else
       return buffer.value();
   }
+  void* next_like(const Shape& shape) {
+    const ffi::AnyBuffer buffer = next();
+    const auto dims = buffer.dimensions();
+    if (!std::equal(dims.begin(), dims.end(), shape.begin(), shape.end()))
+      throw Internal(std::string(op_.name) + ": XLA's buffer has another shape than was planned");
+    return buffer.untyped_data();
+  }
+  void require_no_more() const {
+    if (num_taken_ != given_.size())
+      throw Internal(std::string(op_.name) + ": XLA gives more buffers than were planned");
+  }
 
  private:
-  std::array<Tensor, kMostTensors> tensors_;
-  size_t size_;
-  size_t taken_ = 0;
+  const Operation& op_;
+  const Given& given_;
+  size_t num_taken_ = 0;
 };
 
 void run(const ProgramCall& call, const Plan& plan, void* stream, const ffi::RemainingArgs& args,
          const ffi::RemainingRets& rets) {
-  const Buffers inputs(plan, plan.inputs().size(), args, [&](size_t n) { return plan.inputs()[n]; });
-  Buffers outputs(plan, plan.outputs().size(), rets, [&](size_t n) {
-    const OutputSpec& spec = plan.outputs()[n];
-    return call.wants(n) ? Tensor(nullptr, spec.dtype, spec.shape, plan.device()) : Tensor();
-  });
+  const Operation& op = plan.operation();
+  FieldTensors inputs(op.inputs.size()), outputs(op.outputs.size());
+  Buffers operands(op, args);
+  for (size_t n = 0; n < op.inputs.size(); ++n) {
+    const Tensor& spec = plan.inputs()[n];
+    if (!spec.present()) continue;
+    inputs[n] = spec;
+    inputs[n].data = operands.next_like(spec.shape);
+  }
+  Buffers results(op, rets);
+  for (size_t n = 0; n < op.outputs.size(); ++n)
+    if (const OutputSpec& spec = plan.outputs()[n]; call.wants(n))
+      outputs[n] = Tensor(results.next_like(spec.shape), spec.dtype, spec.shape, plan.device());
   RunOptions options{.stream = stream};
   if (plan.workspace_bytes() > 0) {
-    const ffi::AnyBuffer workspace = outputs.next(plan, rets);
+    const ffi::AnyBuffer workspace = results.next();
     options.workspace = {static_cast<std::byte*>(workspace.untyped_data()), workspace.size_bytes()};
   }
-  if (inputs.num_taken() != args.size() || outputs.num_taken() != rets.size())
-    throw Internal(std::string(plan.operation().name) + ": XLA gives more buffers than were planned");
+  operands.require_no_more(), results.require_no_more();
   plan.run(inputs, outputs, options);
 }
 
@@ -251,7 +251,7 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateHost, instantiate<HostState>,
                        ffi::Ffi::BindInstantiate().Attr<std::string_view>("call"));
 XLA_FFI_DEFINE_HANDLER(kExecuteHost, execute_on_host,
                        ffi::Ffi::Bind()
-                           .Ctx<ffi::State<HostState>>()
+                           .Ctx<ffi::State<HostState> >()
                            .Ctx<ffi::ThreadPool>()
                            .Attr<std::string_view>("call")
                            .RemainingArgs()
@@ -260,16 +260,16 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateCuda, instantiate<CudaState>,
                        ffi::Ffi::BindInstantiate().Attr<std::string_view>("call"));
 XLA_FFI_DEFINE_HANDLER(kInitializeCuda, initialize_on_cuda,
                        ffi::Ffi::Bind<ffi::ExecutionStage::kInitialize>()
-                           .Ctx<ffi::State<CudaState>>()
+                           .Ctx<ffi::State<CudaState> >()
                            .Ctx<ffi::DeviceOrdinal>()
                            .Attr<std::string_view>("call")
                            .RemainingArgs()
                            .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kExecuteCuda, execute_on_cuda,
                        ffi::Ffi::Bind()
-                           .Ctx<ffi::State<CudaState>>()
+                           .Ctx<ffi::State<CudaState> >()
                            .Ctx<ffi::DeviceOrdinal>()
-                           .Ctx<ffi::PlatformStream<void*>>()
+                           .Ctx<ffi::PlatformStream<void*> >()
                            .Attr<std::string_view>("call")
                            .RemainingArgs()
                            .RemainingRets(),

@@ -4,7 +4,8 @@
     out, lse = ejkernel.flash_attention(query, key, value, causal=True)
 
 Operations take and return JAX arrays, inside jit, grad, vmap and shard_map or outside. Which kernel and config a call gets
-is decided while it is traced; `ejkernel.explain` says why.
+is decided while it is traced; `ejkernel.explain` says why. NumPy arrays and torch tensors give NumPy arrays and torch
+tensors, without JAX; `ejkernel.torch` has the operations that torch differentiates.
 """
 
 from ejkernel._check_jax import check_jax
@@ -13,6 +14,7 @@ check_jax()
 
 from ejkernel import _library  # noqa: E402
 from ejkernel._functions import FUNCTIONS as _FUNCTIONS  # noqa: E402
+from ejkernel._functions import RESULTS as _RESULTS  # noqa: E402
 from ejkernel._library import (  # noqa: E402
     EjkernelError,
     Internal,
@@ -23,7 +25,7 @@ from ejkernel._library import (  # noqa: E402
 )
 
 __version__ = _library.version()
-globals().update(_FUNCTIONS)
+globals().update(_FUNCTIONS | _RESULTS)
 
 __all__ = [
     "EjkernelError",
@@ -34,4 +36,5 @@ __all__ = [
     "Unsupported",
     "__version__",
     *_FUNCTIONS,
+    *_RESULTS,
 ]

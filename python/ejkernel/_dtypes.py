@@ -27,9 +27,11 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def name_of(dtype: object) -> str:
-    """ "bf16" for jnp.bfloat16, "bfloat16" and "bf16" alike. Other dtypes keep NumPy's name, which the library refuses
+    """ "bf16" for jnp.bfloat16, torch.bfloat16, "bfloat16" and "bf16" alike. Other dtypes keep NumPy's name, which the library refuses
     with the names that it takes."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
+    if type(dtype).__module__ == "torch":
+        dtype = str(dtype).removeprefix("torch.")
     found = np.dtype(dtype)
     return _NAMES.get(found, found.name)

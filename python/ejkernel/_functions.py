@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from ejkernel import _gradient, _library, _primitive, _settings
+from ejkernel import _gradient, _interop, _library, _primitive, _settings
 from ejkernel._declarations import OPERATIONS, Operation, Param
 from ejkernel._dtypes import name_of
 from ejkernel._library import Options
@@ -25,6 +23,7 @@ _OPTION_DOCS = {
 }
 
 
+@functools.cache
 def result_type(op: Operation) -> type:
     """The named tuple of an operation with several outputs: FlashAttentionResult(out, lse)."""
     name = "".join(word.capitalize() for word in op.name.split("_")) + "Result"
@@ -117,7 +116,10 @@ def _doc(op: Operation) -> str:
     return "\n".join(lines)
 
 
-def make_function(op: Operation) -> Callable[..., Any]:
+def make_function(
+    op: Operation, run: Callable[[Call, list[Any]], dict[str, Any]], module: str = "ejkernel"
+) -> Callable[..., Any]:
+    """The operation as a function that runs calls by `run`, which returns the outputs by name."""
     signature = _signature(op)
     several = len(op.outputs) > 1
     result = result_type(op) if several else None
@@ -139,17 +141,22 @@ def make_function(op: Operation) -> Callable[..., Any]:
         return result(**{name: outputs.get(name) for name in op.output_names})
 
     function.__name__ = function.__qualname__ = op.name
-    function.__module__ = "ejkernel"
+    function.__module__ = module
     function.__doc__ = _doc(op)
     function.__signature__ = signature
     return function
 
 
 def run(call: Call, arrays: list[Any]) -> dict[str, Any]:
-    """The call's outputs by name."""
-    arrays = [jnp.asarray(x) for x in arrays]
+    """The call's outputs by name, of the kind that the arrays are."""
+    if (framework := _interop.framework_of(call, arrays)) is not None:
+        return _interop.run_direct(call, framework.converted(call, arrays))
+    arrays = [_interop.as_jax(x) for x in arrays]
     names = _primitive.output_names(call, arrays)
     return dict(zip(names, _gradient.evaluate(call, arrays), strict=True))
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: make_function(op) for name, op in OPERATIONS.items()}
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: make_function(op, run) for name, op in OPERATIONS.items()}
+RESULTS: dict[str, type] = {
+    result_type(op).__name__: result_type(op) for op in OPERATIONS.values() if len(op.outputs) > 1
+}

@@ -6,7 +6,7 @@ belong to. The same rule is in runtime/gradient.h."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,12 +23,12 @@ def residual_name(operation: str, output: str) -> str:
     return f"ejkernel.{operation}.{output}"
 
 
-def _gradient_call(call: Call, arrays: Sequence[jax.Array], given: Sequence[str], wanted: Sequence[str]) -> Call:
+def gradient_call(call: Call, dims: Mapping[str, int], given: Sequence[str], wanted: Sequence[str]) -> Call:
+    """The gradient operation's call for a forward call with these dimensions."""
     gradient = OPERATIONS[OPERATIONS[call.operation].gradient]
-    described = _primitive.described(call, _primitive.specs_of(arrays))
     params = dict(call.params)
     values = {name: params[name] for name in gradient.param_names if name in params}
-    values |= {name: described["dims"][name] for name in gradient.param_names if name in described["dims"]}
+    values |= {name: dims[name] for name in gradient.param_names if name in dims}
     return Call(
         operation=gradient.name,
         given=tuple(given),
@@ -74,7 +74,8 @@ def _backward(call: Call, residuals: Any, cotangents: Sequence[Any]) -> tuple[An
     zero = [f"d_{name}" for name, ct in zip(names, cotangents, strict=True) if isinstance(ct, SymbolicZero)]
     have |= {f"d_{name}": _materialised(ct) for name, ct in zip(names, cotangents, strict=True)}
     given = [f.name for f in gradient.inputs if f.name in have and not (f.optional and f.name in zero)]
-    backward = _gradient_call(call, arrays, given, wanted)
+    dims = _primitive.described(call, _primitive.specs_of(arrays))["dims"]
+    backward = gradient_call(call, dims, given, wanted)
     results = dict(zip(backward.wanted, _primitive.bind(backward, [have[name] for name in given]), strict=True))
     return tuple(results.get(name) for name in call.given)
 

@@ -153,11 +153,13 @@ def _bytes(text: str | None) -> bytes | None:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """A tensor without its data. `strides` are in elements; None: row-major without gaps."""
+    """A tensor without its data. `strides` are in elements; None: row-major without gaps. `alignment`: the power of two
+    that its address is a multiple of, 64 at most; kernels may ask for more than an element's size."""
 
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
+    alignment: int = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +196,16 @@ def _dl_tensor(spec: Spec, device: Device, data: int | None = None) -> _DLTensor
         shape=(ctypes.c_int64 * rank)(*spec.shape),
         strides=None if spec.strides is None else (ctypes.c_int64 * rank)(*spec.strides),
     )
+
+
+def _planned_tensor(operation: str, name: str, spec: Spec, device: Device) -> _DLTensor:
+    """What a plan is told of an input: the address is made up, far from the ends of memory, and aligned as the spec."""
+    if spec.dtype not in _DLPACK_DTYPES:
+        raise InvalidArgument(
+            f"{operation}: {name} must have one of the dtypes {', '.join(_DLPACK_DTYPES)}, got {spec.dtype}; "
+            "convert its elements first"
+        )
+    return _dl_tensor(spec, device, None if spec.alignment >= 64 else (1 << 40) + spec.alignment)
 
 
 def _tensor_list(tensors: Mapping[str, _DLTensor]) -> ctypes.Array:
@@ -247,7 +259,7 @@ class Plan:
         device: Device = HOST,
     ):
         self._handle = ctypes.c_void_p()
-        self._device = device
+        self.device = device
         self._inputs = dict(inputs)
         dl_device = _DLDevice(_DLPACK_DEVICES[device.kind], device.ordinal)
         asked = _PlanOptions(
@@ -259,7 +271,7 @@ class Plan:
             policy=_bytes(options.policy),
             device=ctypes.pointer(dl_device),
         )
-        tensors = _tensor_list({name: _dl_tensor(spec, device) for name, spec in inputs.items()})
+        tensors = _tensor_list({name: _planned_tensor(operation, name, spec, device) for name, spec in inputs.items()})
         with _Params(operation, params) as handle:
             _check(
                 _ejk.ejk_plan(
@@ -290,8 +302,8 @@ class Plan:
         self, inputs: Mapping[str, int], outputs: Mapping[str, int], workspace: int | None = None, stream: int = 0
     ) -> None:
         """Runs on memory at these addresses; outputs that are left out are not computed. A GPU's work is only queued."""
-        given = _tensor_list({n: _dl_tensor(self._inputs[n], self._device, at) for n, at in inputs.items()})
-        wanted = _tensor_list({n: _dl_tensor(self.outputs[n], self._device, at) for n, at in outputs.items()})
+        given = _tensor_list({n: _dl_tensor(self._inputs[n], self.device, at) for n, at in inputs.items()})
+        wanted = _tensor_list({n: _dl_tensor(self.outputs[n], self.device, at) for n, at in outputs.items()})
         options = _RunOptions(
             size=ctypes.sizeof(_RunOptions),
             stream=stream or None,
@@ -311,11 +323,27 @@ class Plan:
 
     def tune(self, seconds: float) -> dict[str, Any]:
         """Measures other configs for at most so long and keeps the best one; what came of it (ejk_tune)."""
-        return json.loads(_text_of("ejk_tune", self._handle, float(seconds)))
+        found = json.loads(_text_of("ejk_tune", self._handle, float(seconds)))
+        _count_choice()
+        return found
 
     def set_config(self, config: Mapping[str, int]) -> None:
         """From now on in this process plans for the same problem and kernel take it."""
         _check(_ejk.ejk_config_set(self._handle, json.dumps(dict(config)).encode()))
+        _count_choice()
+
+
+_num_choices = 0
+
+
+def _count_choice() -> None:
+    global _num_choices
+    _num_choices += 1
+
+
+def choices_made() -> int:
+    """How often a config was set or tuned for this process. Plans from before may be others than would be made now."""
+    return _num_choices
 
 
 # ---- what is asked of the library as a whole ----
@@ -339,5 +367,8 @@ def xla_handlers(platform: str) -> _Xla:
 
 def canonical_params(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Parameters as something that can be hashed: what was set, in the order of names."""
-    return tuple(sorted((name, tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v)
-                        for name, v in values.items()))
+    return tuple(
+        sorted(
+            (name, tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v) for name, v in values.items()
+        )
+    )

@@ -61,15 +61,17 @@ def output_names(call: Call, arrays: Sequence[Any]) -> tuple[str, ...]:
     return tuple(output_specs(call, specs_of(arrays)))
 
 
-def _varying_axes(avals: Sequence[Any]) -> frozenset[Any]:
-    """The mesh axes of a shard_map over which some input differs; the outputs then do as well."""
-    return frozenset().union(*(getattr(aval, "vma", frozenset()) for aval in avals))
+def _varying_axes(aval: Any) -> frozenset[Any]:
+    """The mesh axes of a shard_map over which the array differs."""
+    kind = getattr(aval, "manual_axis_type", None)
+    return aval.vma if kind is None else kind.varying  # before jax 0.10 it was there by itself
 
 
 def _abstract_eval(*avals: Any, call: Call) -> list[Any]:
-    varying = _varying_axes(avals)
+    # Inputs vary over the same axes (`bind` sees to it), and so do the outputs.
+    sharding = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
     return [
-        jax.core.ShapedArray(spec.shape, dtype_of(spec.dtype), **({"vma": varying} if varying else {}))
+        avals[0].update(shape=spec.shape, dtype=dtype_of(spec.dtype), weak_type=False, sharding=sharding)
         for spec in output_specs(call, specs_of(avals)).values()
     ]
 
@@ -195,12 +197,10 @@ primitive.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
 
 def _same_varying_axes(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Inside shard_map: all inputs as varying over the axes that any of them varies over."""
-    avals = [jax.typeof(x) for x in arrays]
-    varying = _varying_axes(avals)
-    if not varying:
-        return list(arrays)
-    missing = [tuple(varying - getattr(aval, "vma", frozenset())) for aval in avals]
-    return [jax.lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(arrays, missing, strict=True)]
+    axes = [_varying_axes(jax.typeof(x)) for x in arrays]
+    every = frozenset().union(*axes)
+    missing = [tuple(every - known) for known in axes]
+    return [jax.lax.pcast(x, m, to="varying") if m else x for x, m in zip(arrays, missing, strict=True)]
 
 
 def bind(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:

@@ -1,0 +1,25 @@
+"""Platform xla: every operation in plain jax.numpy, for any device that XLA compiles for. It runs where nothing else
+does, and in float64 it is what other platforms are compared with.
+
+An implementation is a function of two dictionaries by declared name, absent inputs and parameters None:
+
+    implementation("mean_pooling")({"x": x, "mask": None, "cu_seqlens": None}, {"chunk_size": None})["out"]
+"""
+
+from ejkernel._xla import attention, pooling
+
+_IMPLEMENTATIONS = {
+    "flash_attention": attention.flash_attention,
+    "flash_attention_backward": attention.flash_attention_backward,
+    "attention": attention.attention,
+    "attention_backward": attention.attention_backward,
+    "scaled_dot_product_attention": attention.scaled_dot_product_attention,
+    "scaled_dot_product_attention_backward": attention.scaled_dot_product_attention_backward,
+    "mean_pooling": pooling.mean_pooling,
+    "mean_pooling_backward": pooling.mean_pooling_backward,
+}
+
+
+def implementation(operation: str):
+    """The jax.numpy implementation of an operation, or None where there is none."""
+    return _IMPLEMENTATIONS.get(operation)

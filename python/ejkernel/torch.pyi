@@ -1,0 +1,110 @@
+# Made by `python -m ejkernel._stubs --write` from the library's declarations.
+# fmt: off
+# ruff: noqa: I001
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from torch import Tensor as Array
+
+from ejkernel import AttentionResult, FlashAttentionResult, MeanPoolingResult, ScaledDotProductAttentionResult
+
+def flash_attention(
+    query: Annotated[Array, "number[batch, q_len, num_q_heads, head_dim] ; number[total_q, num_q_heads, head_dim]"],
+    key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim] ; @query[total_k, num_kv_heads, head_dim]"],
+    value: Annotated[Array, "@query[batch, kv_len, num_kv_heads, value_dim] ; @query[total_k, num_kv_heads, value_dim]"],
+    bias: Annotated[Array, "float?[batch/1, num_q_heads/1, q_len/1, kv_len] ; -"] | None = None,
+    attention_mask: Annotated[Array, "bool?[batch/1, num_q_heads/1, q_len/1, kv_len] ; -"] | None = None,
+    q_segment_ids: Annotated[Array, "int32?[batch, q_len] ; -"] | None = None,
+    kv_segment_ids: Annotated[Array, "int32?[batch, kv_len] ; -"] | None = None,
+    softmax_aux: Annotated[Array, "float?[num_q_heads, num_sinks] | float?[num_sinks]"] | None = None,
+    dropout_seed: Annotated[Array, "uint32?[2]"] | None = None,
+    q_scale: Annotated[Array, "float32?[] | float32?[num_q_heads] | float32?[batch, num_q_blocks, num_q_heads] ; float32?[] | float32?[num_q_heads]"] | None = None,
+    k_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[batch, num_kv_blocks, num_kv_heads] ; float32?[] | float32?[num_kv_heads]"] | None = None,
+    v_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[batch, num_kv_blocks, num_kv_heads] ; float32?[] | float32?[num_kv_heads]"] | None = None,
+    cu_seqlens_q: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    cu_seqlens_k: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    seqused_k: Annotated[Array, "int32?[batch] ; int32?[num_seqs]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    causal_align: Literal["bottom_right", "top_left"] = "bottom_right",
+    sliding_window: int | tuple[int, int] | None = None,
+    attention_sink_size: int = 0,
+    logits_soft_cap: float | None = None,
+    dropout_prob: float = 0.0,
+    deterministic: bool = False,
+    out_dtype: Any | None = None,
+    normalize_output: bool = True,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+) -> FlashAttentionResult[Array]:
+    """Softmax attention without the score matrix: grouped heads, masks, windows, sinks, soft cap, dropout, packing."""
+
+def attention(
+    query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
+    key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
+    value: Annotated[Array, "@query[batch, kv_len, num_kv_heads, value_dim]"],
+    bias: Annotated[Array, "float?[batch/1, num_q_heads/1, q_len/1, kv_len]"] | None = None,
+    attention_mask: Annotated[Array, "bool?[batch/1, num_q_heads/1, q_len/1, kv_len]"] | None = None,
+    q_segment_ids: Annotated[Array, "int32?[batch, q_len]"] | None = None,
+    kv_segment_ids: Annotated[Array, "int32?[batch, kv_len]"] | None = None,
+    softmax_aux: Annotated[Array, "float?[num_q_heads, num_sinks] | float?[num_sinks]"] | None = None,
+    dropout_seed: Annotated[Array, "uint32?[2]"] | None = None,
+    seqused_k: Annotated[Array, "int32?[batch]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    causal_align: Literal["bottom_right", "top_left"] = "bottom_right",
+    sliding_window: int | tuple[int, int] | None = None,
+    attention_sink_size: int = 0,
+    logits_soft_cap: float | None = None,
+    dropout_prob: float = 0.0,
+    deterministic: bool = False,
+    out_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+) -> AttentionResult[Array]:
+    """Softmax attention that returns the weights as well: grouped heads, masks, windows, sinks, soft cap, dropout."""
+
+def scaled_dot_product_attention(
+    query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
+    key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
+    value: Annotated[Array, "@query[batch, kv_len, num_kv_heads, value_dim]"],
+    bias: Annotated[Array, "float?[batch/1, num_q_heads/1, q_len/1, kv_len]"] | None = None,
+    attention_mask: Annotated[Array, "bool?[batch/1, num_q_heads/1, q_len/1, kv_len]"] | None = None,
+    query_seq_lengths: Annotated[Array, "int32?[batch]"] | None = None,
+    key_value_seq_lengths: Annotated[Array, "int32?[batch]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    causal_align: Literal["bottom_right", "top_left"] = "top_left",
+    sliding_window: int | tuple[int, int] | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+) -> ScaledDotProductAttentionResult[Array]:
+    """flash_attention behind the usual signature: lengths per batch entry, causal from the top left."""
+
+def mean_pooling(
+    x: Annotated[Array, "float[batch, num_tokens, dim] ; float[num_tokens, dim] ; float[batch, num_tokens, num_heads, dim] ; float[num_tokens, num_heads, dim]"],
+    mask: Annotated[Array, "bool?[batch, num_tokens] ; - ; - ; -"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1] ; - ; int32[num_seqs+1]"] | None = None,
+    *,
+    chunk_size: int | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+) -> MeanPoolingResult[Array]:
+    """Mean over each sequence's rows, or over each chunk of them: masked, packed, per chunk."""
