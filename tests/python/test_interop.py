@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from ejkernel._primitive import Call
 
 import ejkernel
 from ejkernel import _interop, _primitive
+from ejkernel._primitive import Call
 
 SHAPE = (2, 7, 4, 16)
 

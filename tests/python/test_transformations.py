@@ -17,11 +17,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from cases import CASES, Case  # noqa: E402
-from ejkernel._declarations import OPERATIONS  # noqa: E402
-from ejkernel._functions import make_call  # noqa: E402
 from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 
 from ejkernel import _primitive, _xla  # noqa: E402
+from ejkernel._declarations import OPERATIONS  # noqa: E402
+from ejkernel._functions import make_call  # noqa: E402
 
 Arrays = Mapping[str, jax.Array]
 

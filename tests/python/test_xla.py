@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xla_problems as problems
-from ejkernel._xla import attention, implementation, philox
 from xla_reference import DTYPES, reference
+
+from ejkernel._xla import attention, implementation, philox
 
 ATTENTION = ("flash_attention", "attention", "scaled_dot_product_attention")
 POOLING_FORMS = ("batched", "packed", "chunked", "packed chunked")
