@@ -34,7 +34,7 @@ set(EJK_PIN_FFI_SHA256 97239348cd95d5b3356f475fa837408e4ca0df26455409eaee5f8d42f
 # The two environments of the Python tests: the newest JAX that serves the oldest Python, and the newest of both.
 set(EJK_PIN_PYTHON_OLDEST "jax==0.10.2 jaxlib==0.10.2 ml_dtypes==0.6.0 numpy==2.4.6 opt_einsum==3.4.0 scipy==1.17.1")
 set(EJK_PIN_PYTHON_NEWEST "jax==0.12.0.1 jaxlib==0.12.0.1 ml_dtypes==0.6.0 numpy==2.5.5 opt_einsum==3.4.0 scipy==1.18.1")
-set(EJK_PIN_PYTHON_TESTS "pytest==9.2.0 iniconfig==2.3.1 packaging==26.3 pluggy==1.7.0 Pygments==2.21.0")
+set(EJK_PIN_PYTHON_TESTS "flatbuffers==25.12.19 pytest==9.2.0 iniconfig==2.3.1 packaging==26.3 pluggy==1.7.0 Pygments==2.21.0")
 set(EJK_PIN_RUFF ruff==0.17.6)
 
 # What builds the wheel, from PyPI.

@@ -13,7 +13,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
-from ejkernel import _primitive
+from ejkernel import _primitive, _settings
 from ejkernel._declarations import OPERATIONS
 from ejkernel._primitive import Call
 
@@ -33,13 +33,14 @@ def gradient_call(call: Call, dims: Mapping[str, int], given: Sequence[str], wan
         operation=gradient.name,
         given=tuple(given),
         params=tuple(sorted(values.items())),
-        options=_options_of_gradient(call),
+        options=_settings.apply(gradient.name, _options_of_gradient(call)),
         wanted=tuple(name for name in gradient.output_names if name in wanted),
     )
 
 
 def _options_of_gradient(call: Call) -> Any:
-    """A platform that is asked for holds for the gradient as well; a kernel and its config are the forward's alone."""
+    """A platform that is asked for holds for the gradient as well; a kernel and its config are the forward's alone.
+    The gradient's own config may come from a scope."""
     options = call.options
     return type(options)(platform=options.platform, backend=options.backend, policy=options.policy)
 

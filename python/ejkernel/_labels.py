@@ -61,24 +61,38 @@ def _text_of(program: Any) -> str:
     return program.mlir_module() if isinstance(program, jax.export.Exported) else program.as_text()
 
 
-def extract_labels_from_hlo_text(text: str) -> list[str]:
-    """The labels of a program's calls, "ejkernel.<operation>@<revision>:<digest>", in order and without repetition.
-    There are none in programs that were lowered with EJKERNEL_OPS_STAMP=none."""
-    return list(dict.fromkeys(call["label"] for call in planned_calls_in(text) if "label" in call))
+class Label(str):
+    """A label that knows the config of its call."""
+
+    config: dict[str, int]
+
+    def __new__(cls, text: str, config: Mapping[str, int]) -> Label:
+        label = super().__new__(cls, text)
+        label.config = dict(config)
+        return label
 
 
-def find_labels_in_lowered(lowered: Any) -> list[str]:
+def extract_labels_from_hlo_text(text: str) -> list[Label]:
+    """The labels of a program's calls, "ejkernel.<operation>@<revision>:<digest>", in order and without repetition; where
+    kernels share a problem, with the config of the first call. There are none in programs that were lowered with
+    EJKERNEL_OPS_STAMP=none."""
+    labels = {}
+    for call in planned_calls_in(text):
+        if "label" in call:
+            labels.setdefault(call["label"], Label(call["label"], call["config"]))
+    return list(labels.values())
+
+
+def find_labels_in_lowered(lowered: Any) -> list[Label]:
     """The same for a jax.stages.Lowered, a Compiled or a jax.export.Exported."""
     return extract_labels_from_hlo_text(_text_of(lowered))
 
 
-def labels_to_configs(lowered_or_text: Any) -> dict[str, dict[str, int]]:
-    """The config that the program has for each label; where kernels share a problem, that of its first call."""
-    configs: dict[str, dict[str, int]] = {}
-    for call in planned_calls_in(_text_of(lowered_or_text)):
-        if "label" in call:
-            configs.setdefault(call["label"], call["config"])
-    return configs
+def labels_to_configs(labels: Any) -> dict[str, dict[str, int]]:
+    """The config that a program has for each label: of labels that were found, or of a program or its text."""
+    if not isinstance(labels, list):
+        labels = find_labels_in_lowered(labels)
+    return {str(label): label.config for label in labels}
 
 
 def _plan_of(recorded: Mapping[str, Any]) -> Plan:

@@ -631,3 +631,23 @@ def test_module_structure():
     from ejkernel.ops.execution.executor import ConfigChooser, Executor  # noqa: F401
     from ejkernel.ops.execution.tuning import autotune, benchmark  # noqa: F401
     from ejkernel.ops.registry import get_invocations, record_invocation  # noqa: F401
+
+
+# ---- 4, HLO analysis ----
+
+
+def test_hlo_analysis() -> None:
+    def fn(q: jax.Array) -> jax.Array:
+        from ejkernel.modules import flash_attention
+
+        return flash_attention(q, q, q)
+
+    args = jnp.ones((1, 8, 2, 16))
+    from ejkernel.ops import extract_labels_from_hlo_text, find_labels_in_lowered, labels_to_configs
+
+    lowered = jax.jit(fn).lower(args)
+    labels = find_labels_in_lowered(lowered)
+    hlo_text = lowered.as_text()
+    assert labels == extract_labels_from_hlo_text(hlo_text)
+    configs = labels_to_configs(labels)
+    assert list(configs) == labels and all("block_q" in config for config in configs.values())

@@ -10,6 +10,12 @@ autotune, heuristics, error.
 docs/python_names.md says what differs from the Python library that had these names first.
 """
 
+from ejkernel._labels import (
+    autotune_lowered,
+    extract_labels_from_hlo_text,
+    find_labels_in_lowered,
+    labels_to_configs,
+)
 from ejkernel.ops.config import (
     AutotunePolicy,
     ConfigCache,
@@ -65,6 +71,7 @@ __all__ = [
     "Tuner",
     "abstractify",
     "autotune",
+    "autotune_lowered",
     "autotune_recorded",
     "benchmark",
     "clear_invocations",
@@ -72,10 +79,13 @@ __all__ = [
     "default_key_builder_with_sharding",
     "device_fingerprint",
     "device_kind",
+    "extract_labels_from_hlo_text",
+    "find_labels_in_lowered",
     "from_json",
     "get_device_platform",
     "get_invocations",
     "label",
+    "labels_to_configs",
     "overlay_cache",
     "pmap_with_config",
     "policy_override",
