@@ -31,6 +31,11 @@ set(EJK_PIN_FFI_PACKAGE jaxlib==0.9.1)
 set(EJK_PIN_FFI_WHEEL jaxlib-0.9.1-cp311-cp311-manylinux_2_27_x86_64.whl)
 set(EJK_PIN_FFI_SHA256 97239348cd95d5b3356f475fa837408e4ca0df26455409eaee5f8d42f4449c75)
 
+# NVTX's headers, which are all there is of it.
+set(EJK_PIN_NVTX_PACKAGE nvidia-nvtx==13.5.25)
+set(EJK_PIN_NVTX_WHEEL nvidia_nvtx-13.5.25-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl)
+set(EJK_PIN_NVTX_SHA256 f72f21bd338c531afb3f802d03c569e9f7c324739ac332c672a431734d0b5c41)
+
 # The two environments of the Python tests: the newest JAX that serves the oldest Python, and the newest of both.
 set(EJK_PIN_PYTHON_OLDEST "jax==0.10.2 jaxlib==0.10.2 ml_dtypes==0.6.0 numpy==2.4.6 opt_einsum==3.4.0 scipy==1.17.1")
 set(EJK_PIN_PYTHON_NEWEST "jax==0.12.0.1 jaxlib==0.12.0.1 ml_dtypes==0.6.0 numpy==2.5.5 opt_einsum==3.4.0 scipy==1.18.1")
@@ -113,6 +118,18 @@ macro(ejk_find_xla_ffi)
   endif()
 endmacro()
 
+# ejk_find_nvtx(): the target nvtx, NVTX's headers, where they are found.
+macro(ejk_find_nvtx)
+  find_path(EJK_NVTX_INCLUDE_DIR nvtx3/nvToolsExt.h HINTS ${PROJECT_SOURCE_DIR}/.deps/nvtx/include
+            NO_CMAKE_FIND_ROOT_PATH)
+  if(EJK_NVTX_INCLUDE_DIR)
+    add_library(nvtx INTERFACE)
+    target_include_directories(nvtx SYSTEM INTERFACE ${EJK_NVTX_INCLUDE_DIR})
+  else()
+    message(STATUS "ejkernel: no NVTX headers (./dev setup ffi), so profilers see launches without their calls' names")
+  endif()
+endmacro()
+
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 ejk_require(hwy 1.2 "libhwy-dev, from Debian 13 on" hwy::hwy)
@@ -120,6 +137,7 @@ ejk_require(fmt 9.1 libfmt-dev fmt::fmt-header-only)
 ejk_require(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_json)
 ejk_require_xxhash()
 ejk_find_xla_ffi()
+ejk_find_nvtx()
 if(EJK_BUILD_EXAMPLES OR EJK_BUILD_TESTS)
   ejk_require(Eigen3 3.4 libeigen3-dev Eigen3::Eigen)  # of examples/minilm alone
 endif()

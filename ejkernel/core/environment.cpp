@@ -144,6 +144,10 @@ void parse_ops_stamp(const Variable& self, std::string_view value, Values& into)
   into.ops_stamp = *stamp;
 }
 
+void parse_trace(const Variable& self, std::string_view value, Values& into) {
+  into.trace_file = absolute(self, value, value);
+}
+
 constexpr std::array kVariables = {
     Variable{"EJKERNEL_PLATFORM", "auto, cuda, cpu, reference, xla, triton, pallas or hip", "auto",
              "the platform of every call that does not name one; like a named one, it works or raises", parse_platform},
@@ -195,8 +199,13 @@ constexpr std::array kVariables = {
              parse_ops_record},
     Variable{"EJKERNEL_OPS_STAMP", "none, hash or json", "hash",
              "what a call in a lowered JAX program says of its problem: nothing, its label "
-             "(ejkernel.<operation>@<revision>:<digest>), or the label and the problem's text",
+             "(ejkernel.<operation>@<revision>:<digest>), or the label and the problem's text; the label is also what "
+             "profilers get as an NVTX range, and what a trace says",
              parse_ops_stamp},
+    Variable{"EJKERNEL_TRACE", "an absolute path", "none",
+             "a Chrome trace, which Perfetto shows too: an event for each run of a plan, with its host time, kernel, "
+             "config and label",
+             parse_trace},
 };
 
 struct Published {

@@ -43,6 +43,7 @@ struct Values {
   bool ops_record = false;           ///< calls are recorded
   std::string ops_record_file = {};  ///< in this file as well; empty: in memory only
   OpsStamp ops_stamp = OpsStamp::hash;
+  std::string trace_file = {};  ///< an event for each run; empty: none
 };
 
 /// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is
@@ -64,6 +65,7 @@ inline const std::string& nvrtc() { return values().nvrtc; }
 inline bool ops_record() { return values().ops_record; }
 inline const std::string& ops_record_file() { return values().ops_record_file; }
 inline OpsStamp ops_stamp() { return values().ops_stamp; }
+inline const std::string& trace_file() { return values().trace_file; }
 
 /// Reads it again: for tests. References to the old one stay valid.
 EJK_API void reload();

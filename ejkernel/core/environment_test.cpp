@@ -46,6 +46,7 @@ TEST(Environment, an_empty_one_gives_the_defaults_and_so_does_a_variable_set_to_
     EXPECT_EQ(values.config_path, std::nullopt);
     EXPECT_FALSE(values.ops_record);
     EXPECT_EQ(values.ops_stamp, OpsStamp::hash);
+    EXPECT_EQ(values.trace_file, "");
   }
 }
 
@@ -74,6 +75,7 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_TRUE(record("/a/calls").ops_record && record("/a/calls").ops_record_file == "/a/calls");
   for (const OpsStamp stamp : {OpsStamp::none, OpsStamp::hash, OpsStamp::json})
     EXPECT_EQ(parsed({{"EJKERNEL_OPS_STAMP", std::string(name(stamp))}}).ops_stamp, stamp);
+  EXPECT_EQ(parsed({{"EJKERNEL_TRACE", "/a/trace.json"}}).trace_file, "/a/trace.json");
   EXPECT_EQ(parsed({{"EJKERNEL_PLUGINS", "/a/b.so:/c.so"}}).plugins, (std::vector<std::string>{"/a/b.so", "/c.so"}));
   const auto debug = [](const char* value) { return parsed({{"EJKERNEL_DEBUG", value}}).debug; };
   EXPECT_TRUE(debug("guard").guard && !debug("guard").poison);

@@ -11,6 +11,7 @@
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/recorded_internal.h"
+#include "ejkernel/runtime/trace_internal.h"
 
 namespace ejk {
 
@@ -69,6 +70,7 @@ Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, cons
 Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
                 const ParamsBlock& params, const PlanOptions& options) {
   if (recording::state.load(std::memory_order_relaxed) == recording::State::unknown) recording::settle();
+  if (tracing::state.load(std::memory_order_relaxed) == tracing::State::unknown) tracing::settle();
   auto state = std::make_shared<State>();
   state->inputs.assign(inputs.begin(), inputs.end());
   state->params = params;
@@ -146,6 +148,7 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
     throw_invalid(operation().name, "the status word", "be aligned to 4 bytes", "another address",
                   "pass the address of a uint32_t");
   const recording::Run recorded(*this, inputs);
+  const tracing::Range traced(*this);
   s.choice->kernel->run({inputs, &s.params, outputs}, s.choice->config,
                         {.stream = options.stream,
                          .workspace = options.workspace,

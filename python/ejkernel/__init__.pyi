@@ -7,12 +7,26 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 # JAX arrays, NumPy arrays or torch tensors: results are of the kind that is passed.
 Array = TypeVar("Array")
 
+from ejkernel import kernels as kernels
+from ejkernel import modules as modules
+from ejkernel import ops as ops
+from ejkernel import xla_utils as xla_utils
+from ejkernel._explain import explain as explain
+from ejkernel._explain import tune as tune
+from ejkernel._labels import autotune_lowered as autotune_lowered
+from ejkernel._labels import extract_labels_from_hlo_text as extract_labels_from_hlo_text
+from ejkernel._labels import find_labels_in_lowered as find_labels_in_lowered
+from ejkernel._labels import labels_to_configs as labels_to_configs
+from ejkernel._labels import planned_calls_in as planned_calls_in
 from ejkernel._library import EjkernelError as EjkernelError
 from ejkernel._library import Internal as Internal
 from ejkernel._library import InvalidArgument as InvalidArgument
 from ejkernel._library import NoConfig as NoConfig
 from ejkernel._library import OutOfMemory as OutOfMemory
 from ejkernel._library import Unsupported as Unsupported
+from ejkernel.kernels._platforms import Backend as Backend
+from ejkernel.kernels._platforms import Platform as Platform
+from ejkernel.kernels._registry import kernel_registry as kernel_registry
 __version__: str
 
 class FlashAttentionResult(NamedTuple, Generic[Array]):

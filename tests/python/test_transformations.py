@@ -46,8 +46,22 @@ def gradient(case: Case, arrays: Arrays) -> dict[str, jax.Array]:
     return jax.grad(lambda floats: case.loss(floats | others))(floats)
 
 
+def packed_means(x: jax.Array, offsets: jax.Array, chunk_size: int | None) -> jax.Array:
+    """One sequence and one chunk after the other; the platform xla's has a loop that JAX does not differentiate."""
+    means, total = [], x.shape[0]
+    for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        step = chunk_size or max(end - begin, 1)
+        starts = list(range(begin, end, step)) or ([] if chunk_size else [begin])
+        means += [x[at : min(at + step, end)].sum(0) / max(min(step, end - at), 1) for at in starts]
+    if chunk_size:
+        means += [jnp.zeros_like(x[0])] * (-(-total // chunk_size) + len(offsets) - 1 - len(means))
+    return jnp.stack(means)
+
+
 def formula(case: Case, arrays: Arrays) -> list[jax.Array]:
     """The floating outputs by the plain jax.numpy formula, which JAX differentiates by itself."""
+    if case.operation == "mean_pooling" and "cu_seqlens" in arrays:
+        return [packed_means(arrays["x"], arrays["cu_seqlens"], case.params.get("chunk_size"))]
     op = OPERATIONS[case.operation]
     call, present = make_call(op, {**arrays, **case.params})
     inputs = dict.fromkeys(op.input_names) | dict(zip(call.given, present))
