@@ -1,6 +1,6 @@
 // What a run tells profilers: an NVTX range with the call's label, and an event in the Chrome trace that EJKERNEL_TRACE
-// names, which Perfetto and chrome://tracing show. Both are of the host: on a GPU they say when a kernel was launched; a
-// profiler relates the kernel's own time to the range.
+// names, which Perfetto and chrome://tracing show. Both are of the host: on a GPU they say when a kernel was launched;
+// a profiler relates the kernel's own time to the range.
 #pragma once
 
 #include <atomic>

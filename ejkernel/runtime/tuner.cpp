@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <list>
 #include <optional>
+#include <utility>
 
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
@@ -29,9 +31,12 @@ constexpr double kLastHeat = 0.25;
 /// which is noise to whoever calls from elsewhere. To start another program for it would take a GPU's longer than the
 /// heat.
 constexpr int kPlaces = 3;
+/// Of inputs whose memory is kept while there are other places, so that these get other memory. Where it is more, there
+/// may be no room for that, and it lies in many pages wherever it lies.
+constexpr double kSmallBytes = 64 << 20;
 /// A winner must be faster than the heuristic's config by this at least, at the slow end of the 99 % interval. On the
-/// host one config's times differ by up to 3 % between two moments, with threads, memory and caches as they lie.
-constexpr double kMargin = 0.01, kHostMargin = 0.03;
+/// host one config's times differ by up to 5 % between two moments, with threads, memory and caches as they lie.
+constexpr double kMargin = 0.01, kHostMargin = 0.05;
 /// Of the winner, after it was timed: what is wrong now and then shows itself.
 constexpr int kFinalChecks = 8;
 
@@ -120,6 +125,15 @@ class Lab {
   std::optional<TuningJob> job_;
   std::optional<PlanLab> here_;
   std::optional<WorkerLab> worker_;  ///< goes first: it asks the others
+};
+
+/// A lab with inputs of its own.
+struct OtherPlace {
+  OtherPlace(const Plan& plan, HostInputs own, std::span<const ConfigBlock> candidates, const TuneOptions& options,
+             double until)
+      : inputs(std::move(own)), lab(plan, inputs.tensors, candidates, options, until) {}
+  HostInputs inputs;
+  Lab lab;
 };
 
 /// Counts for `progress`, and tells the log.
@@ -321,13 +335,12 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
   report.transferred_from = start.problem;
   report.complete = found.complete;
   const bool moves = tried.device().kind == DeviceKind::cpu && !options.own_process;
-  std::optional<HostInputs> moved_inputs;
-  std::optional<Lab> moved;
+  std::list<OtherPlace> others;
   const auto lab_in = [&](int where) -> Lab& {
     if (!moves) return place;
-    moved.reset();
-    moved_inputs = inputs_of(tried, given, options.seed + 1 + static_cast<uint64_t>(where), /*anew=*/true);
-    return moved.emplace(tried, moved_inputs->tensors, candidates, options, until);
+    if (synthetic_bytes(tried.inputs()) > kSmallBytes) others.clear();
+    const uint64_t seed = options.seed + 1 + static_cast<uint64_t>(where);
+    return others.emplace_back(tried, inputs_of(tried, given, seed, /*anew=*/true), candidates, options, until).lab;
   };
   if (found.best != 0) run_last_heats(found.best, until, tried.device(), moves ? kPlaces : 1, lab_in, report);
   report.seconds = now_seconds() - began;
