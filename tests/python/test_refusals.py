@@ -35,13 +35,17 @@ def test_every_operation_refuses_a_dtype_while_it_is_traced(case: Case) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if "key" in c.arrays], ids=lambda case: case.name)
 def test_shapes_that_do_not_fit_are_told_with_both_of_them(case: Case) -> None:
     wrong = case.arrays | {"key": case.arrays["key"][..., :8]}
-    with pytest.raises(ejkernel.InvalidArgument, match=f"^{case.operation}: key head_dim must equal query head_dim 16, got 8"):
+    with pytest.raises(
+        ejkernel.InvalidArgument, match=f"^{case.operation}: key head_dim must equal query head_dim 16, got 8"
+    ):
         jax.jit(case.run).lower(wrong)
 
 
 def test_arguments_that_it_does_not_have_are_named() -> None:
     x = jnp.ones((2, 4, 8))
-    with pytest.raises(TypeError, match="mean_pooling: 'chunks' is no argument of it; they are x, mask, cu_seqlens, chunk_size"):
+    with pytest.raises(
+        TypeError, match="mean_pooling: 'chunks' is no argument of it; they are x, mask, cu_seqlens, chunk_size"
+    ):
         ejkernel.mean_pooling(x, chunks=2)
     with pytest.raises(TypeError, match="mean_pooling: x is given twice"):
         ejkernel.mean_pooling(x, x=x)
