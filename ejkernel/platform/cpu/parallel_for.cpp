@@ -186,7 +186,10 @@ void run_alone(int64_t num_tasks, Body body) {
 
 void run_with_lent_threads(int64_t num_tasks, Body body, int workers) {
   const auto job = std::make_shared<OpenJob>(body, num_tasks);
-  for (int n = 1; n < workers; ++n) lent_threads->schedule([job] { job->help(); });
+  try {
+    for (int n = 1; n < workers; ++n) lent_threads->schedule([job] { job->help(); });
+  } catch (...) {  // fewer helpers then; those that were asked must find the job closed in the end
+  }
   job->work(0);
   job->close();
   job->rethrow();
@@ -196,7 +199,7 @@ void run_with_lent_threads(int64_t num_tasks, Body body, int workers) {
 
 int num_threads() {
   if (scoped_threads > 0) return scoped_threads;
-  return lent_threads == nullptr ? default_num_threads() : std::min(default_num_threads(), lent_threads->count());
+  return lent_threads == nullptr ? default_num_threads() : std::clamp(lent_threads->count(), 1, default_num_threads());
 }
 
 int default_num_threads() {

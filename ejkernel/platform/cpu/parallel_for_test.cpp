@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <new>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -231,6 +232,26 @@ TEST(ParallelFor, no_lent_thread_is_waited_for_that_has_not_started) {
     EXPECT_THROW(parallel_for(8, [](int64_t) { throw std::runtime_error("a task fails"); }), std::runtime_error);
   }
   threads.start_late_ones();  // they find their jobs closed
+}
+
+TEST(ParallelFor, threads_that_cannot_be_asked_are_done_without) {
+  class Refusing : public Lent {
+   public:
+    Refusing() : Lent(/*late=*/true) {}
+    int count() const override { return 0; }
+    void schedule(std::function<void()> task) override {
+      if (num_waiting() == 1) throw std::bad_alloc();
+      Lent::schedule(std::move(task));
+    }
+  } threads;
+  {
+    const ScopedLentThreads lent(threads);
+    EXPECT_EQ(num_threads(), 1) << "the caller";
+    const ScopedNumThreads scoped(4);
+    EXPECT_EQ(sum_of_tasks(100), 4950);
+    EXPECT_EQ(threads.num_waiting(), 1u);
+  }
+  threads.start_late_ones();
 }
 
 TEST(ParallelFor, lent_threads_are_no_more_than_there_are) {
