@@ -106,8 +106,9 @@ EJK_API ejk_status ejk_plan(const char* operation, const ejk_tensor* inputs, siz
                             const ejk_params_t* params, const ejk_plan_options* options, ejk_plan_t** plan);
 
 /* Runs a plan: no allocation, no lock. Tensors must equal the planned ones but for their data; outputs that are left
- * out are not computed. EJK_INVALID_ARGUMENT: other tensors than planned, overlapping outputs, NULL or misaligned data,
- * or a workspace that is too small. */
+ * out are not computed. An output that aliases an input is that input, given again or left out: its memory is written.
+ * EJK_INVALID_ARGUMENT: other tensors than planned, overlapping outputs, NULL or misaligned data, or a workspace that
+ * is too small. */
 EJK_API ejk_status ejk_plan_run(const ejk_plan_t* plan, const ejk_tensor* inputs, size_t num_inputs,
                                 const ejk_tensor* outputs, size_t num_outputs, const ejk_run_options* options);
 
@@ -140,8 +141,8 @@ EJK_API ejk_status ejk_tune(const ejk_plan_t* plan, double seconds, char** json)
 
 /* What jax.ffi registers so that XLA runs plans: the XLA_FFI_Handlers of a call's stages. A custom call has one
  * attribute, `call`, the text of that name in ejk_plan_info; its operands are the present inputs in declared order, its
- * results the present outputs (of those that "outputs" in the text names, where it does) and, where workspace_bytes is
- * not 0, a uint8 vector of that size. */
+ * results the present outputs (of those that "outputs" in the text names, where it does, and all that alias an input,
+ * which share its buffer: output_operand_aliases) and, where workspace_bytes is not 0, a uint8 vector of that size. */
 typedef struct ejk_xla {
   size_t size; /* sizeof(ejk_xla) */
   void* instantiate;

@@ -780,6 +780,483 @@ static inline ejk_status ejk_scaled_dot_product_attention_backward(const ejk_sca
   return status;
 }
 
+/* ---- page_attention ---- */
+
+/* Decode attention over a paged cache: one query per sequence, windows, sinks, soft cap, 8-bit and int4 caches.
+ * Kwon et al., PagedAttention (arXiv:2309.06180), section 4; split keys: Flash-Decoding (2023). */
+typedef struct ejk_page_attention_args {
+  struct {
+    /* required; the newest token of each sequence: float[num_seqs, num_q_heads, head_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): stored[num_pages,
+     * page_size, num_kv_heads, head_dim] ; stored[num_pages, num_kv_heads, page_size, head_dim] */
+    const DLTensor* key_cache;
+    /* required; values; value_dim may differ from head_dim: @key_cache[num_pages, page_size, num_kv_heads,
+     * value_dim] ; @key_cache[num_pages, num_kv_heads, page_size, value_dim] */
+    const DLTensor* value_cache;
+    /* required; tokens of each sequence, the query's own included: int32[num_seqs] */
+    const DLTensor* context_lens;
+    /* required; pages of each sequence, in order; entries beyond its length are not read: int32[num_seqs,
+     * max_num_pages] */
+    const DLTensor* block_tables;
+    /* may be NULL; sinks: extra logits in the denominator, neither scaled nor capped; rank 1 is shared by all
+     * heads: float?[num_q_heads, num_sinks] | float?[num_sinks] */
+    const DLTensor* softmax_aux;
+    /* may be NULL; what stored keys are multiplied by: one, per head, or per group of 16, 32, 64, 128 or
+     * head_dim elements: float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size, num_kv_heads,
+     * num_k_groups] */
+    const DLTensor* k_scale;
+    /* may be NULL; of stored values: float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size,
+     * num_kv_heads, num_v_groups] */
+    const DLTensor* v_scale;
+  } inputs;
+  struct {
+    /* attention; 0 for an empty sequence: @query[num_seqs, num_q_heads, value_dim] */
+    const DLTensor* out;
+    /* natural log of the softmax denominator, sinks included; -inf without key or sink: stats@query[num_seqs,
+     * num_q_heads] */
+    const DLTensor* lse;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of query @ key^T; absent: 1/sqrt(head_dim); default NULL: none */
+    const double* softmax_scale;
+    /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0); later
+     * tokens are never seen; default NULL: none */
+    const int64_t* sliding_window;
+    size_t sliding_window_count;
+    /* keys before this position are exempt from the window; default 0 */
+    int64_t attention_sink_size;
+    /* c: logits become c * tanh(logits / c); default NULL: none */
+    const double* logits_soft_cap;
+    /* a row's bits do not depend on the other rows of the call; default false */
+    bool batch_invariant;
+    /* page_major: [num_pages, page_size, num_kv_heads, head_dim]; head_major: [num_pages, num_kv_heads,
+     * page_size, head_dim]; default "page_major"; one of "page_major", "head_major" */
+    const char* cache_layout;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_page_attention_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_page_attention_init(ejk_page_attention_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.attention_sink_size = 0;
+  args->params.batch_invariant = false;
+  args->params.cache_layout = "page_major";
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_page_attention(const ejk_page_attention_args* args) {
+  ejk_tensor inputs[8], outputs[2];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("page_attention", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key_cache", args->inputs.key_cache);
+  ejk_ops_add(inputs, &num_inputs, "value_cache", args->inputs.value_cache);
+  ejk_ops_add(inputs, &num_inputs, "context_lens", args->inputs.context_lens);
+  ejk_ops_add(inputs, &num_inputs, "block_tables", args->inputs.block_tables);
+  ejk_ops_add(inputs, &num_inputs, "softmax_aux", args->inputs.softmax_aux);
+  ejk_ops_add(inputs, &num_inputs, "k_scale", args->inputs.k_scale);
+  ejk_ops_add(inputs, &num_inputs, "v_scale", args->inputs.v_scale);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "lse", args->outputs.lse);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.sliding_window != NULL)
+    status = ejk_params_set_i64s(params, "sliding_window", args->params.sliding_window, args->params.sliding_window_count);
+  if (status == EJK_OK && args->params.attention_sink_size != 0)
+    status = ejk_params_set_i64(params, "attention_sink_size", args->params.attention_sink_size);
+  if (status == EJK_OK && args->params.logits_soft_cap != NULL)
+    status = ejk_params_set_f64(params, "logits_soft_cap", *args->params.logits_soft_cap);
+  if (status == EJK_OK && args->params.batch_invariant != false)
+    status = ejk_params_set_bool(params, "batch_invariant", args->params.batch_invariant);
+  if (status == EJK_OK && args->params.cache_layout != NULL)
+    status = ejk_params_set_str(params, "cache_layout", args->params.cache_layout);
+  if (status == EJK_OK)
+    status = ejk_execute("page_attention", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- page_append ---- */
+
+/* Stores new keys and values in a paged cache, in place. Kwon et al., PagedAttention (arXiv:2309.06180), section
+ * 4.3. */
+typedef struct ejk_page_append_args {
+  struct {
+    /* required; keys of the new tokens of all sequences: float[total_tokens, num_kv_heads, head_dim] */
+    const DLTensor* keys;
+    /* required; their values: @keys[total_tokens, num_kv_heads, value_dim] */
+    const DLTensor* values;
+    /* required; written in place: number[num_pages, page_size, num_kv_heads, head_dim] ; number[num_pages,
+     * num_kv_heads, page_size, head_dim] */
+    const DLTensor* key_cache;
+    /* required; written in place: @key_cache[num_pages, page_size, num_kv_heads, value_dim] ;
+     * @key_cache[num_pages, num_kv_heads, page_size, value_dim] */
+    const DLTensor* value_cache;
+    /* required; tokens of each sequence, the new ones included: int32[num_seqs] */
+    const DLTensor* context_lens;
+    /* required; pages of each sequence, in order: int32[num_seqs, max_num_pages] */
+    const DLTensor* block_tables;
+    /* required; sequence s owns rows [s], [s+1): int32[num_seqs+1] */
+    const DLTensor* query_start_loc;
+    /* may be NULL; keys are stored as key / k_scale, rounded to nearest even and saturated: float32?[] |
+     * float32?[num_kv_heads] */
+    const DLTensor* k_scale;
+    /* may be NULL; of values: float32?[] | float32?[num_kv_heads] */
+    const DLTensor* v_scale;
+  } inputs;
+  struct {
+    /* the cache itself: @key_cache&[num_pages, page_size, num_kv_heads, head_dim] ; @key_cache&[num_pages,
+     * num_kv_heads, page_size, head_dim]; the input itself, updated in place, or NULL */
+    const DLTensor* key_cache;
+    /* the cache itself: @value_cache&[num_pages, page_size, num_kv_heads, value_dim] ; @value_cache&[num_pages,
+     * num_kv_heads, page_size, value_dim]; the input itself, updated in place, or NULL */
+    const DLTensor* value_cache;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* page_major: [num_pages, page_size, num_kv_heads, head_dim]; head_major: [num_pages, num_kv_heads,
+     * page_size, head_dim]; default "page_major"; one of "page_major", "head_major" */
+    const char* cache_layout;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_page_append_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_page_append_init(ejk_page_append_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.cache_layout = "page_major";
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_page_append(const ejk_page_append_args* args) {
+  ejk_tensor inputs[9], outputs[2];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("page_append", &params);
+  ejk_ops_add(inputs, &num_inputs, "keys", args->inputs.keys);
+  ejk_ops_add(inputs, &num_inputs, "values", args->inputs.values);
+  ejk_ops_add(inputs, &num_inputs, "key_cache", args->inputs.key_cache);
+  ejk_ops_add(inputs, &num_inputs, "value_cache", args->inputs.value_cache);
+  ejk_ops_add(inputs, &num_inputs, "context_lens", args->inputs.context_lens);
+  ejk_ops_add(inputs, &num_inputs, "block_tables", args->inputs.block_tables);
+  ejk_ops_add(inputs, &num_inputs, "query_start_loc", args->inputs.query_start_loc);
+  ejk_ops_add(inputs, &num_inputs, "k_scale", args->inputs.k_scale);
+  ejk_ops_add(inputs, &num_inputs, "v_scale", args->inputs.v_scale);
+  ejk_ops_add(outputs, &num_outputs, "key_cache", args->outputs.key_cache);
+  ejk_ops_add(outputs, &num_outputs, "value_cache", args->outputs.value_cache);
+  if (status == EJK_OK && args->params.cache_layout != NULL)
+    status = ejk_params_set_str(params, "cache_layout", args->params.cache_layout);
+  if (status == EJK_OK)
+    status = ejk_execute("page_append", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- ragged_decode_attention ---- */
+
+/* Decode attention over a contiguous cache, from a start to an end of its own in each batch entry. Vaswani et
+ * al. (arXiv:1706.03762), section 3.2, one row of it; split keys: Flash-Decoding (2023). */
+typedef struct ejk_ragged_decode_attention_args {
+  struct {
+    /* required; the token at sequence_end - 1: float[batch, num_q_heads, head_dim] ; float[batch, 1,
+     * num_q_heads, head_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): stored[batch, kv_len,
+     * num_kv_heads, head_dim] */
+    const DLTensor* key;
+    /* required; values; value_dim may differ from head_dim: @key[batch, kv_len, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* required; first token in use: int32[batch] */
+    const DLTensor* sequence_start;
+    /* required; past the last token in use; at or before the start: none is: int32[batch] */
+    const DLTensor* sequence_end;
+    /* may be NULL; sinks: extra logits in the denominator, neither scaled nor capped; rank 1 is shared by all
+     * heads: float?[num_q_heads, num_sinks] | float?[num_sinks] */
+    const DLTensor* softmax_aux;
+    /* may be NULL; what stored keys are multiplied by: one, per head, or per group of 16, 32, 64, 128 or
+     * head_dim elements: float32?[] | float32?[num_kv_heads] | float32?[batch, kv_len, num_kv_heads,
+     * num_k_groups] */
+    const DLTensor* k_scale;
+    /* may be NULL; of stored values: float32?[] | float32?[num_kv_heads] | float32?[batch, kv_len, num_kv_heads,
+     * num_v_groups] */
+    const DLTensor* v_scale;
+  } inputs;
+  struct {
+    /* attention; 0 where no token is in use: @query[batch, num_q_heads, value_dim] ; @query[batch, 1,
+     * num_q_heads, value_dim] */
+    const DLTensor* out;
+    /* natural log of the softmax denominator, sinks included; -inf without key or sink: stats@query[batch,
+     * num_q_heads] */
+    const DLTensor* lse;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of query @ key^T; absent: 1/sqrt(head_dim); default NULL: none */
+    const double* softmax_scale;
+    /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0); later
+     * tokens are never seen; default NULL: none */
+    const int64_t* sliding_window;
+    size_t sliding_window_count;
+    /* keys before this position are exempt from the window; default 0 */
+    int64_t attention_sink_size;
+    /* c: logits become c * tanh(logits / c); default NULL: none */
+    const double* logits_soft_cap;
+    /* a row's bits do not depend on the other rows of the call; default false */
+    bool batch_invariant;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_ragged_decode_attention_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_ragged_decode_attention_init(ejk_ragged_decode_attention_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.attention_sink_size = 0;
+  args->params.batch_invariant = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_ragged_decode_attention(const ejk_ragged_decode_attention_args* args) {
+  ejk_tensor inputs[8], outputs[2];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("ragged_decode_attention", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key", args->inputs.key);
+  ejk_ops_add(inputs, &num_inputs, "value", args->inputs.value);
+  ejk_ops_add(inputs, &num_inputs, "sequence_start", args->inputs.sequence_start);
+  ejk_ops_add(inputs, &num_inputs, "sequence_end", args->inputs.sequence_end);
+  ejk_ops_add(inputs, &num_inputs, "softmax_aux", args->inputs.softmax_aux);
+  ejk_ops_add(inputs, &num_inputs, "k_scale", args->inputs.k_scale);
+  ejk_ops_add(inputs, &num_inputs, "v_scale", args->inputs.v_scale);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "lse", args->outputs.lse);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.sliding_window != NULL)
+    status = ejk_params_set_i64s(params, "sliding_window", args->params.sliding_window, args->params.sliding_window_count);
+  if (status == EJK_OK && args->params.attention_sink_size != 0)
+    status = ejk_params_set_i64(params, "attention_sink_size", args->params.attention_sink_size);
+  if (status == EJK_OK && args->params.logits_soft_cap != NULL)
+    status = ejk_params_set_f64(params, "logits_soft_cap", *args->params.logits_soft_cap);
+  if (status == EJK_OK && args->params.batch_invariant != false)
+    status = ejk_params_set_bool(params, "batch_invariant", args->params.batch_invariant);
+  if (status == EJK_OK)
+    status = ejk_execute("ragged_decode_attention", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- ragged_page_attention ---- */
+
+/* Attention of packed queries, prefill and decode mixed, over a paged cache of interleaved keys and values. Kwon
+ * et al., PagedAttention (arXiv:2309.06180); Agrawal et al., Sarathi-Serve (arXiv:2403.02310), mixed batches. */
+typedef struct ejk_ragged_page_attention_args {
+  struct {
+    /* required; the newest tokens of all sequences: float[total_tokens, num_q_heads, head_dim] */
+    const DLTensor* queries;
+    /* required; keys of kv head g at 2g, its values at 2g + 1; query head h reads kv head h div (num_q_heads /
+     * num_kv_heads): stored[num_pages, page_size, 2*num_kv_heads, head_dim] */
+    const DLTensor* kv_pages;
+    /* required; tokens of each sequence, the new ones included: int32[max_num_seqs] */
+    const DLTensor* context_lens;
+    /* required; pages of each sequence, in order; entries beyond its length are not read: int32[max_num_seqs,
+     * max_num_pages] */
+    const DLTensor* block_tables;
+    /* required; sequence s owns query rows [s], [s+1): int32[max_num_seqs+1] */
+    const DLTensor* query_start_loc;
+    /* required; sequences in use, the first ones: int32[1] */
+    const DLTensor* num_seqs;
+    /* may be NULL; sinks: extra logits in the denominator, neither scaled nor capped; rank 1 is shared by all
+     * heads: float?[num_q_heads, num_sinks] | float?[num_sinks] */
+    const DLTensor* softmax_aux;
+    /* may be NULL; what stored keys are multiplied by: one, per head, or per group of 16, 32, 64, 128 or
+     * head_dim elements: float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size, num_kv_heads,
+     * num_k_groups] */
+    const DLTensor* k_scale;
+    /* may be NULL; of stored values: float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size,
+     * num_kv_heads, num_v_groups] */
+    const DLTensor* v_scale;
+  } inputs;
+  struct {
+    /* attention; 0 for rows of no sequence and for rows that see nothing: @queries[total_tokens, num_q_heads,
+     * head_dim] */
+    const DLTensor* out;
+    /* natural log of the softmax denominator, sinks included; -inf without key or sink:
+     * stats@queries[num_q_heads, total_tokens] */
+    const DLTensor* lse;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of query @ key^T; absent: 1/sqrt(head_dim); default NULL: none */
+    const double* softmax_scale;
+    /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0); later
+     * tokens are never seen; default NULL: none */
+    const int64_t* sliding_window;
+    size_t sliding_window_count;
+    /* keys before this position are exempt from the window; default 0 */
+    int64_t attention_sink_size;
+    /* c: logits become c * tanh(logits / c); default NULL: none */
+    const double* logits_soft_cap;
+    /* a row's bits do not depend on the other rows of the call; default false */
+    bool batch_invariant;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_ragged_page_attention_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_ragged_page_attention_init(ejk_ragged_page_attention_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.attention_sink_size = 0;
+  args->params.batch_invariant = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_ragged_page_attention(const ejk_ragged_page_attention_args* args) {
+  ejk_tensor inputs[9], outputs[2];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("ragged_page_attention", &params);
+  ejk_ops_add(inputs, &num_inputs, "queries", args->inputs.queries);
+  ejk_ops_add(inputs, &num_inputs, "kv_pages", args->inputs.kv_pages);
+  ejk_ops_add(inputs, &num_inputs, "context_lens", args->inputs.context_lens);
+  ejk_ops_add(inputs, &num_inputs, "block_tables", args->inputs.block_tables);
+  ejk_ops_add(inputs, &num_inputs, "query_start_loc", args->inputs.query_start_loc);
+  ejk_ops_add(inputs, &num_inputs, "num_seqs", args->inputs.num_seqs);
+  ejk_ops_add(inputs, &num_inputs, "softmax_aux", args->inputs.softmax_aux);
+  ejk_ops_add(inputs, &num_inputs, "k_scale", args->inputs.k_scale);
+  ejk_ops_add(inputs, &num_inputs, "v_scale", args->inputs.v_scale);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "lse", args->outputs.lse);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.sliding_window != NULL)
+    status = ejk_params_set_i64s(params, "sliding_window", args->params.sliding_window, args->params.sliding_window_count);
+  if (status == EJK_OK && args->params.attention_sink_size != 0)
+    status = ejk_params_set_i64(params, "attention_sink_size", args->params.attention_sink_size);
+  if (status == EJK_OK && args->params.logits_soft_cap != NULL)
+    status = ejk_params_set_f64(params, "logits_soft_cap", *args->params.logits_soft_cap);
+  if (status == EJK_OK && args->params.batch_invariant != false)
+    status = ejk_params_set_bool(params, "batch_invariant", args->params.batch_invariant);
+  if (status == EJK_OK)
+    status = ejk_execute("ragged_page_attention", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- ragged_page_attention_v3 ---- */
+
+/* Stores new keys and values in a paged cache, then attends: prefill and decode mixed. Kwon et al.,
+ * PagedAttention (arXiv:2309.06180); Agrawal et al., Sarathi-Serve (arXiv:2403.02310), mixed batches. */
+typedef struct ejk_ragged_page_attention_v3_args {
+  struct {
+    /* required; the newest tokens of all sequences: float[total_tokens, num_q_heads, head_dim] */
+    const DLTensor* queries;
+    /* required; their keys; query head h reads kv head h div (num_q_heads / num_kv_heads):
+     * @queries[total_tokens, num_kv_heads, head_dim] */
+    const DLTensor* keys;
+    /* required; their values: @queries[total_tokens, num_kv_heads, head_dim] */
+    const DLTensor* values;
+    /* required; written in place: keys of kv head g at 2g, its values at 2g + 1: number[num_pages, page_size,
+     * 2*num_kv_heads, head_dim] */
+    const DLTensor* kv_cache;
+    /* required; tokens of each sequence, the new ones included: int32[max_num_seqs] */
+    const DLTensor* context_lens;
+    /* required; pages of each sequence, in order: table_num_pages / max_num_seqs of each, one sequence after the
+     * other: int32[table_num_pages] */
+    const DLTensor* block_tables;
+    /* required; sequence s owns rows [s], [s+1): int32[max_num_seqs+1] */
+    const DLTensor* query_start_loc;
+    /* required; (decode_end, prefill_end, total): total sequences are in use, the first ones; results do not
+     * depend on the other two: int32[3] */
+    const DLTensor* distribution;
+    /* may be NULL; sinks: extra logits in the denominator, neither scaled nor capped; rank 1 is shared by all
+     * heads: float?[num_q_heads, num_sinks] | float?[num_sinks] */
+    const DLTensor* softmax_aux;
+    /* may be NULL; what the logits are multiplied by: float32?[] */
+    const DLTensor* q_scale;
+    /* may be NULL; keys are stored as key / k_scale, rounded to nearest even and saturated: float32?[] |
+     * float32?[num_kv_heads] */
+    const DLTensor* k_scale;
+    /* may be NULL; of values: float32?[] | float32?[num_kv_heads] */
+    const DLTensor* v_scale;
+  } inputs;
+  struct {
+    /* attention; 0 for rows of no sequence and for rows that see nothing: @queries[total_tokens, num_q_heads,
+     * head_dim] */
+    const DLTensor* out;
+    /* the cache itself: @kv_cache&[num_pages, page_size, 2*num_kv_heads, head_dim]; the input itself, updated in
+     * place, or NULL */
+    const DLTensor* kv_cache;
+    /* natural log of the softmax denominator, sinks included; -inf without key or sink:
+     * stats@queries[num_q_heads, total_tokens] */
+    const DLTensor* lse;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of query @ key^T; absent: 1/sqrt(head_dim); default NULL: none */
+    const double* softmax_scale;
+    /* (left, right) tokens around the query's position, inclusive; -1 unbounded; one integer w is (w, 0); later
+     * tokens are never seen; default NULL: none */
+    const int64_t* sliding_window;
+    size_t sliding_window_count;
+    /* keys before this position are exempt from the window; default 0 */
+    int64_t attention_sink_size;
+    /* c: logits become c * tanh(logits / c); default NULL: none */
+    const double* logits_soft_cap;
+    /* a row's bits do not depend on the other rows of the call; default false */
+    bool batch_invariant;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_ragged_page_attention_v3_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_ragged_page_attention_v3_init(ejk_ragged_page_attention_v3_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.attention_sink_size = 0;
+  args->params.batch_invariant = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_ragged_page_attention_v3(const ejk_ragged_page_attention_v3_args* args) {
+  ejk_tensor inputs[12], outputs[3];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("ragged_page_attention_v3", &params);
+  ejk_ops_add(inputs, &num_inputs, "queries", args->inputs.queries);
+  ejk_ops_add(inputs, &num_inputs, "keys", args->inputs.keys);
+  ejk_ops_add(inputs, &num_inputs, "values", args->inputs.values);
+  ejk_ops_add(inputs, &num_inputs, "kv_cache", args->inputs.kv_cache);
+  ejk_ops_add(inputs, &num_inputs, "context_lens", args->inputs.context_lens);
+  ejk_ops_add(inputs, &num_inputs, "block_tables", args->inputs.block_tables);
+  ejk_ops_add(inputs, &num_inputs, "query_start_loc", args->inputs.query_start_loc);
+  ejk_ops_add(inputs, &num_inputs, "distribution", args->inputs.distribution);
+  ejk_ops_add(inputs, &num_inputs, "softmax_aux", args->inputs.softmax_aux);
+  ejk_ops_add(inputs, &num_inputs, "q_scale", args->inputs.q_scale);
+  ejk_ops_add(inputs, &num_inputs, "k_scale", args->inputs.k_scale);
+  ejk_ops_add(inputs, &num_inputs, "v_scale", args->inputs.v_scale);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "kv_cache", args->outputs.kv_cache);
+  ejk_ops_add(outputs, &num_outputs, "lse", args->outputs.lse);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.sliding_window != NULL)
+    status = ejk_params_set_i64s(params, "sliding_window", args->params.sliding_window, args->params.sliding_window_count);
+  if (status == EJK_OK && args->params.attention_sink_size != 0)
+    status = ejk_params_set_i64(params, "attention_sink_size", args->params.attention_sink_size);
+  if (status == EJK_OK && args->params.logits_soft_cap != NULL)
+    status = ejk_params_set_f64(params, "logits_soft_cap", *args->params.logits_soft_cap);
+  if (status == EJK_OK && args->params.batch_invariant != false)
+    status = ejk_params_set_bool(params, "batch_invariant", args->params.batch_invariant);
+  if (status == EJK_OK)
+    status = ejk_execute("ragged_page_attention_v3", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
 /* ---- mean_pooling ---- */
 
 /* Mean over each sequence's rows, or over each chunk of them: masked, packed, per chunk. Reimers and Gurevych,
@@ -885,6 +1362,287 @@ static inline ejk_status ejk_mean_pooling_backward(const ejk_mean_pooling_backwa
     status = ejk_params_set_i64(params, "num_tokens", *args->params.num_tokens);
   if (status == EJK_OK)
     status = ejk_execute("mean_pooling_backward", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- grouped_matmul ---- */
+
+/* Products of groups of rows with a matrix per group: ragged, batched, block-sparse, 8-bit. Gale et al.,
+ * MegaBlocks (arXiv:2211.15841), section 3. Gradient: grouped_matmul_backward. */
+typedef struct ejk_grouped_matmul_args {
+  struct {
+    /* required; the rows; ragged: those of group 0, then those of group 1, …. 8-bit ones are codes, scaled by
+     * lhs_scale: number[m, k] ; number[m, k] ; number[batch, num_groups, m, k] ; number[batch, num_groups, m, k] */
+    const DLTensor* lhs;
+    /* required; a matrix for each group from group_offset on; lhs's dtype, or an 8-bit one (codes, scaled by
+     * rhs_scale): number[num_groups, k, n] ; number[num_groups, n, k] ; number[batch, num_groups, k, n] ;
+     * number[batch, num_groups, n, k] */
+    const DLTensor* rhs;
+    /* may be NULL; ragged: rows of every group, in order; a negative size counts as 0, and rows end where lhs
+     * does: int32[num_all_groups] ; int32[num_all_groups] ; - ; - */
+    const DLTensor* group_sizes;
+    /* may be NULL; what the products are added to; absent: 0: result@lhs?[m, n] ; result@lhs?[m, n] ;
+     * result@lhs?[batch, num_groups, m, n] ; result@lhs?[batch, num_groups, m, n] */
+    const DLTensor* existing_out;
+    /* may be NULL; scale of 8-bit rows: one, per row, or per row and block of 128 of k; absent: 1: float32?[] |
+     * float32?[m] | float32?[m, num_k_blocks] ; float32?[] | float32?[m] | float32?[m, num_k_blocks] ;
+     * float32?[] ; float32?[] */
+    const DLTensor* lhs_scale;
+    /* may be NULL; scale of 8-bit matrices: one, per group and column of out, or per block of 128 by 128;
+     * absent: 1: float32?[] | float32?[num_groups, n] | float32?[num_groups, num_k_blocks, num_n_blocks] ;
+     * float32?[] | float32?[num_groups, n] | float32?[num_groups, num_k_blocks, num_n_blocks] ; float32?[] ;
+     * float32?[] */
+    const DLTensor* rhs_scale;
+    /* may be NULL; false: this block of block_k by block_n of rhs counts as 0, whatever it holds:
+     * bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; bool?[num_groups, num_mask_k_blocks,
+     * num_mask_n_blocks] ; - ; - */
+    const DLTensor* rhs_mask;
+    /* may be NULL; false: the product is 0 in this block of block_m by block_n of out, and gives no gradient:
+     * bool?[num_mask_m_blocks, num_mask_n_blocks] ; bool?[num_mask_m_blocks, num_mask_n_blocks] ; - ; - */
+    const DLTensor* out_mask;
+  } inputs;
+  struct {
+    /* existing_out plus the products; rows that belong to no group with a matrix are existing_out's, or 0:
+     * result@lhs[m, n] ; result@lhs[m, n] ; result@lhs[batch, num_groups, m, n] ; result@lhs[batch, num_groups,
+     * m, n] */
+    const DLTensor* out;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* rhs holds [n, k] instead of [k, n]; default false */
+    bool transpose_rhs;
+    /* the group that rhs begins with; rows of groups without a matrix get no product; default 0 */
+    int64_t group_offset;
+    /* dtype of out; absent: lhs's (bf16 for 8-bit rows); default NULL: none */
+    const char* out_dtype;
+    /* rows of out_mask's blocks; default NULL: none */
+    const int64_t* block_m;
+    /* extent along k of rhs_mask's blocks; default NULL: none */
+    const int64_t* block_k;
+    /* extent along n of both masks' blocks; default NULL: none */
+    const int64_t* block_n;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_grouped_matmul_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_grouped_matmul_init(ejk_grouped_matmul_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.transpose_rhs = false;
+  args->params.group_offset = 0;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_grouped_matmul(const ejk_grouped_matmul_args* args) {
+  ejk_tensor inputs[8], outputs[1];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("grouped_matmul", &params);
+  ejk_ops_add(inputs, &num_inputs, "lhs", args->inputs.lhs);
+  ejk_ops_add(inputs, &num_inputs, "rhs", args->inputs.rhs);
+  ejk_ops_add(inputs, &num_inputs, "group_sizes", args->inputs.group_sizes);
+  ejk_ops_add(inputs, &num_inputs, "existing_out", args->inputs.existing_out);
+  ejk_ops_add(inputs, &num_inputs, "lhs_scale", args->inputs.lhs_scale);
+  ejk_ops_add(inputs, &num_inputs, "rhs_scale", args->inputs.rhs_scale);
+  ejk_ops_add(inputs, &num_inputs, "rhs_mask", args->inputs.rhs_mask);
+  ejk_ops_add(inputs, &num_inputs, "out_mask", args->inputs.out_mask);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  if (status == EJK_OK && args->params.transpose_rhs != false)
+    status = ejk_params_set_bool(params, "transpose_rhs", args->params.transpose_rhs);
+  if (status == EJK_OK && args->params.group_offset != 0)
+    status = ejk_params_set_i64(params, "group_offset", args->params.group_offset);
+  if (status == EJK_OK && args->params.out_dtype != NULL)
+    status = ejk_params_set_str(params, "out_dtype", args->params.out_dtype);
+  if (status == EJK_OK && args->params.block_m != NULL)
+    status = ejk_params_set_i64(params, "block_m", *args->params.block_m);
+  if (status == EJK_OK && args->params.block_k != NULL)
+    status = ejk_params_set_i64(params, "block_k", *args->params.block_k);
+  if (status == EJK_OK && args->params.block_n != NULL)
+    status = ejk_params_set_i64(params, "block_n", *args->params.block_n);
+  if (status == EJK_OK)
+    status = ejk_execute("grouped_matmul", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- grouped_matmul_backward ---- */
+
+/* Gradient of grouped_matmul for lhs, rhs and existing_out. Gale et al., MegaBlocks (arXiv:2211.15841), section
+ * 3. */
+typedef struct ejk_grouped_matmul_backward_args {
+  struct {
+    /* required; the forward's lhs: 8-bit codes have no gradient: float[m, k] ; float[m, k] ; float[batch,
+     * num_groups, m, k] ; float[batch, num_groups, m, k] */
+    const DLTensor* lhs;
+    /* required; the forward's rhs: @lhs[num_groups, k, n] ; @lhs[num_groups, n, k] ; @lhs[batch, num_groups, k,
+     * n] ; @lhs[batch, num_groups, n, k] */
+    const DLTensor* rhs;
+    /* may be NULL; the forward's: int32[num_all_groups] ; int32[num_all_groups] ; - ; - */
+    const DLTensor* group_sizes;
+    /* may be NULL; the forward's; its numbers are not read: result@lhs?[m, n] ; result@lhs?[m, n] ;
+     * result@lhs?[batch, num_groups, m, n] ; result@lhs?[batch, num_groups, m, n] */
+    const DLTensor* existing_out;
+    /* may be NULL; the forward's: bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; bool?[num_groups,
+     * num_mask_k_blocks, num_mask_n_blocks] ; - ; - */
+    const DLTensor* rhs_mask;
+    /* may be NULL; the forward's: bool?[num_mask_m_blocks, num_mask_n_blocks] ; bool?[num_mask_m_blocks,
+     * num_mask_n_blocks] ; - ; - */
+    const DLTensor* out_mask;
+    /* required; cotangent of out: result@lhs[m, n] ; result@lhs[m, n] ; result@lhs[batch, num_groups, m, n] ;
+     * result@lhs[batch, num_groups, m, n] */
+    const DLTensor* d_out;
+  } inputs;
+  struct {
+    /* gradient of lhs; 0 in rows that belong to no group with a matrix: @lhs[m, k] ; @lhs[m, k] ; @lhs[batch,
+     * num_groups, m, k] ; @lhs[batch, num_groups, m, k] */
+    const DLTensor* lhs;
+    /* gradient of rhs; 0 for a group without rows and in blocks that rhs_mask takes for 0: @rhs[num_groups, k,
+     * n] ; @rhs[num_groups, n, k] ; @rhs[batch, num_groups, k, n] ; @rhs[batch, num_groups, n, k] */
+    const DLTensor* rhs;
+    /* gradient of existing_out: d_out: @existing_out?[m, n] ; @existing_out?[m, n] ; @existing_out?[batch,
+     * num_groups, m, n] ; @existing_out?[batch, num_groups, m, n] */
+    const DLTensor* existing_out;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* rhs holds [n, k] instead of [k, n]; default false */
+    bool transpose_rhs;
+    /* the group that rhs begins with; rows of groups without a matrix get no product; default 0 */
+    int64_t group_offset;
+    /* dtype of out; absent: lhs's (bf16 for 8-bit rows); default NULL: none */
+    const char* out_dtype;
+    /* rows of out_mask's blocks; default NULL: none */
+    const int64_t* block_m;
+    /* extent along k of rhs_mask's blocks; default NULL: none */
+    const int64_t* block_k;
+    /* extent along n of both masks' blocks; default NULL: none */
+    const int64_t* block_n;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_grouped_matmul_backward_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_grouped_matmul_backward_init(ejk_grouped_matmul_backward_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.transpose_rhs = false;
+  args->params.group_offset = 0;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_grouped_matmul_backward(const ejk_grouped_matmul_backward_args* args) {
+  ejk_tensor inputs[7], outputs[3];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("grouped_matmul_backward", &params);
+  ejk_ops_add(inputs, &num_inputs, "lhs", args->inputs.lhs);
+  ejk_ops_add(inputs, &num_inputs, "rhs", args->inputs.rhs);
+  ejk_ops_add(inputs, &num_inputs, "group_sizes", args->inputs.group_sizes);
+  ejk_ops_add(inputs, &num_inputs, "existing_out", args->inputs.existing_out);
+  ejk_ops_add(inputs, &num_inputs, "rhs_mask", args->inputs.rhs_mask);
+  ejk_ops_add(inputs, &num_inputs, "out_mask", args->inputs.out_mask);
+  ejk_ops_add(inputs, &num_inputs, "d_out", args->inputs.d_out);
+  ejk_ops_add(outputs, &num_outputs, "lhs", args->outputs.lhs);
+  ejk_ops_add(outputs, &num_outputs, "rhs", args->outputs.rhs);
+  ejk_ops_add(outputs, &num_outputs, "existing_out", args->outputs.existing_out);
+  if (status == EJK_OK && args->params.transpose_rhs != false)
+    status = ejk_params_set_bool(params, "transpose_rhs", args->params.transpose_rhs);
+  if (status == EJK_OK && args->params.group_offset != 0)
+    status = ejk_params_set_i64(params, "group_offset", args->params.group_offset);
+  if (status == EJK_OK && args->params.out_dtype != NULL)
+    status = ejk_params_set_str(params, "out_dtype", args->params.out_dtype);
+  if (status == EJK_OK && args->params.block_m != NULL)
+    status = ejk_params_set_i64(params, "block_m", *args->params.block_m);
+  if (status == EJK_OK && args->params.block_k != NULL)
+    status = ejk_params_set_i64(params, "block_k", *args->params.block_k);
+  if (status == EJK_OK && args->params.block_n != NULL)
+    status = ejk_params_set_i64(params, "block_n", *args->params.block_n);
+  if (status == EJK_OK)
+    status = ejk_execute("grouped_matmul_backward", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- transposed_grouped_matmul ---- */
+
+/* A matrix per group: the transposed rows of one tensor times those of another. The gradient of grouped_matmul
+ * for rhs. Gale et al., MegaBlocks (arXiv:2211.15841), section 3. */
+typedef struct ejk_transposed_grouped_matmul_args {
+  struct {
+    /* required; the rows of grouped_matmul's lhs: float[m, k] */
+    const DLTensor* lhs;
+    /* required; as many rows of another tensor: the cotangent of grouped_matmul's out: float[m, n] */
+    const DLTensor* d_out;
+    /* required; rows of every group, in order; a negative size counts as 0, and rows end where lhs does:
+     * int32[num_all_groups] */
+    const DLTensor* group_sizes;
+    /* may be NULL; false: this block of block_k by block_n of a group's matrix is 0: bool?[num_groups,
+     * num_mask_k_blocks, num_mask_n_blocks] */
+    const DLTensor* rhs_mask;
+    /* may be NULL; false: this block of block_m by block_n of d_out counts as 0, whatever it holds:
+     * bool?[num_mask_m_blocks, num_mask_n_blocks] */
+    const DLTensor* out_mask;
+  } inputs;
+  struct {
+    /* a matrix per group; 0 for a group without rows: result@lhs[num_groups, k, n] ; result@lhs[num_groups, n,
+     * k] */
+    const DLTensor* out;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* out holds [n, k] instead of [k, n]; default false */
+    bool transpose_rhs;
+    /* the group that out begins with; default 0 */
+    int64_t group_offset;
+    /* groups that get a matrix; absent: rhs_mask's, or all from group_offset on; default NULL: none */
+    const int64_t* num_groups;
+    /* dtype of out; absent: lhs's; default NULL: none */
+    const char* out_dtype;
+    /* rows of out_mask's blocks; default NULL: none */
+    const int64_t* block_m;
+    /* extent along k of rhs_mask's blocks; default NULL: none */
+    const int64_t* block_k;
+    /* extent along n of both masks' blocks; default NULL: none */
+    const int64_t* block_n;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_transposed_grouped_matmul_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_transposed_grouped_matmul_init(ejk_transposed_grouped_matmul_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.transpose_rhs = false;
+  args->params.group_offset = 0;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_transposed_grouped_matmul(const ejk_transposed_grouped_matmul_args* args) {
+  ejk_tensor inputs[5], outputs[1];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("transposed_grouped_matmul", &params);
+  ejk_ops_add(inputs, &num_inputs, "lhs", args->inputs.lhs);
+  ejk_ops_add(inputs, &num_inputs, "d_out", args->inputs.d_out);
+  ejk_ops_add(inputs, &num_inputs, "group_sizes", args->inputs.group_sizes);
+  ejk_ops_add(inputs, &num_inputs, "rhs_mask", args->inputs.rhs_mask);
+  ejk_ops_add(inputs, &num_inputs, "out_mask", args->inputs.out_mask);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  if (status == EJK_OK && args->params.transpose_rhs != false)
+    status = ejk_params_set_bool(params, "transpose_rhs", args->params.transpose_rhs);
+  if (status == EJK_OK && args->params.group_offset != 0)
+    status = ejk_params_set_i64(params, "group_offset", args->params.group_offset);
+  if (status == EJK_OK && args->params.num_groups != NULL)
+    status = ejk_params_set_i64(params, "num_groups", *args->params.num_groups);
+  if (status == EJK_OK && args->params.out_dtype != NULL)
+    status = ejk_params_set_str(params, "out_dtype", args->params.out_dtype);
+  if (status == EJK_OK && args->params.block_m != NULL)
+    status = ejk_params_set_i64(params, "block_m", *args->params.block_m);
+  if (status == EJK_OK && args->params.block_k != NULL)
+    status = ejk_params_set_i64(params, "block_k", *args->params.block_k);
+  if (status == EJK_OK && args->params.block_n != NULL)
+    status = ejk_params_set_i64(params, "block_n", *args->params.block_n);
+  if (status == EJK_OK)
+    status = ejk_execute("transposed_grouped_matmul", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
   ejk_params_free(params);
   return status;
 }

@@ -50,7 +50,7 @@ class _RunOptions(ctypes.Structure):
 
 
 _DEVICES = {"cpu": 1, "cuda": 2}
-_DTYPES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.int32: (0, 32)}
+_DTYPES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.int32: (0, 32), torch.int8: (0, 8)}
 
 
 def _named(tensors):

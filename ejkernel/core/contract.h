@@ -7,7 +7,8 @@
 //                  for outputs also 'result@field' (bf16 when the field is 8-bit; `out_dtype` overrides) and
 //                  'stats@field' (f64 for f64, else f32)
 //   '?'         := may be left out (an output: exists when the input of the same name is given)
-//   '&'         := an output that aliases the input of the same name
+//   '&'         := an output that aliases the input of the same name: the call writes the input's memory, whether or
+//                  not the output is given, and an output that is given must be that very tensor
 //   dim         := name | number | name '+' number | number '*' name | name '/1'   ('/1': may be 1, which broadcasts)
 //
 //   "float[batch, q_len, num_q_heads, head_dim] ; float[total_q, num_q_heads, head_dim]"

@@ -25,7 +25,7 @@ int64_t Dims::operator[](std::string_view name) const {
 
 bool is_bucketed(std::string_view name) {
   return name.starts_with("total_") || name.ends_with("batch") || name.ends_with("_len") || name == "num_seqs" ||
-         name == "num_tokens" || name == "num_pages";
+         name == "num_tokens" || name == "num_pages" || name == "m";
 }
 
 int64_t bucket(int64_t extent) {

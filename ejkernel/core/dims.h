@@ -33,7 +33,7 @@ class EJK_API Dims {
 };
 
 /// Lengths, batch, token and page counts enter a tuning key as buckets, every other dimension exactly (runtime §1):
-/// names that are or end in `batch`, `_len`, `num_seqs`, `num_tokens`, `num_pages`, or begin with `total_`.
+/// names that are or end in `batch`, `_len`, `num_seqs`, `num_tokens`, `num_pages`, or begin with `total_`, and `m`.
 EJK_API bool is_bucketed(std::string_view dim_name);
 inline constexpr int64_t kExactBuckets = 16;
 /// Exact to 16, then the next of 2^k and 1.5 * 2^k upwards; -1 (unbounded) stays.

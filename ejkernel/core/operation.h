@@ -18,6 +18,7 @@
 //   };
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <concepts>
@@ -79,6 +80,8 @@ struct DeviceProperties {
   int64_t cache_bytes = 0;             ///< last-level cache
   int compute_capability = 0;          ///< 90 for sm_90; 0 on the host
   int64_t shared_bytes_per_block = 0;  ///< the most that a kernel of a GPU can opt into (232448 on an H200)
+  /// Products of pairs of bf16 numbers for each of float32 numbers, at their measured peaks; 0 where nobody measured.
+  double bf16_speedup = 0;
 };
 
 /// Bits of the optional status word (runtime §3): a fault in index contents that was masked.
@@ -129,7 +132,8 @@ class Block {
 using ParamsBlock = Block<320>;
 using ConfigBlock = Block<64>;
 
-/// A call with its types erased: tensors in field order.
+/// A call with its types erased: tensors in field order. An aliased output may be absent here or lie differently; a
+/// `Call` always has it, as the input that it is.
 struct CallView {
   std::span<const Tensor> inputs = {};
   const ParamsBlock* params = nullptr;
@@ -160,10 +164,28 @@ std::array<Tensor, kNumTensors<Struct>> to_array(const Struct& tensors) {
   static_assert(std::is_trivially_copyable_v<Struct> && sizeof(Struct) % sizeof(Tensor) == 0);
   return std::bit_cast<std::array<Tensor, kNumTensors<Struct>>>(tensors);
 }
+/// Per output the input that it aliases; -1: none.
+template <class Op>
+constexpr auto aliased_inputs() {
+  const auto inputs = Op::inputs();
+  const auto outputs = Op::outputs();
+  std::array<int, kNumTensors<typename Op::Outputs>> aliased = {};
+  for (size_t o = 0; o < aliased.size(); ++o) aliased[o] = aliased_input(inputs, outputs[o]);
+  return aliased;
+}
 template <class Op>
 Call<Op> typed(const CallView& view) {
-  return {to_struct<typename Op::Inputs>(view.inputs), view.params->as<typename Op::Params>(),
-          to_struct<typename Op::Outputs>(view.outputs)};
+  using Outputs = typename Op::Outputs;
+  Call<Op> call{to_struct<typename Op::Inputs>(view.inputs), view.params->as<typename Op::Params>(),
+                to_struct<Outputs>(view.outputs)};
+  constexpr auto kAliased = aliased_inputs<Op>();
+  if constexpr (std::any_of(kAliased.begin(), kAliased.end(), [](int input) { return input >= 0; })) {
+    auto outputs = to_array(call.outputs);
+    for (size_t o = 0; o < outputs.size(); ++o)
+      if (kAliased[o] >= 0) outputs[o] = view.inputs[static_cast<size_t>(kAliased[o])];
+    call.outputs = to_struct<Outputs>(outputs);
+  }
+  return call;
 }
 
 /// One implementation of an operation on one platform, as the registry knows it.
@@ -334,6 +356,11 @@ const Operation& operation() {
   static_assert(kNumTensors<Inputs> == operation_detail::kInputs<Op>.size(), "every input has its field, in order");
   static_assert(kNumTensors<typename Op::Outputs> == operation_detail::kOutputs<Op>.size(),
                 "every output has its field");
+  static_assert(aliases_are_sound(operation_detail::kInputs<Op>, operation_detail::kOutputs<Op>),
+                "an output with & has the contract of the input of its name, or that input's dtype and dimensions");
+  static_assert(!(requires { Op::kGradient; } && std::any_of(operation_detail::kOutputs<Op>.begin(),
+                                                             operation_detail::kOutputs<Op>.end(), is_aliased)),
+                "an operation that writes its input has no gradient: what that would need is gone");
   static const Operation erased = [] {
     Operation op;
     op.name = Op::kName;

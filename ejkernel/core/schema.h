@@ -29,6 +29,49 @@ struct TensorField {
   std::string_view python_name = {};  ///< where the Python library spells it differently
 };
 
+/// An output that is the input of its name, written in place.
+constexpr bool is_aliased(const TensorField& output) {
+  for (const Alternative& alternative : output.contract)
+    if (alternative.aliased) return true;
+  return false;
+}
+
+/// Whether an output may alias an input: the same forms and alternatives, each with the same dimensions, and the same
+/// dtypes or '@' the input itself.
+constexpr bool may_alias(const TensorField& output, const TensorField& input) {
+  const Contract &out = output.contract, &in = input.contract;
+  if (output.name != input.name || out.size() != in.size() || out.num_forms() != in.num_forms()) return false;
+  for (int i = 0; i < out.size(); ++i) {
+    const Alternative &o = out.begin()[i], &a = in.begin()[i];
+    const bool is_same_dtype = o.rule == a.rule && o.dtypes == a.dtypes && o.dtype_text == a.dtype_text;
+    const bool is_inputs_dtype = o.rule == DTypeRule::same_as && o.dtype_text == input.name;
+    if (!o.aliased || o.form != a.form || o.optional != a.optional || o.dims_text != a.dims_text ||
+        !(is_same_dtype || is_inputs_dtype))
+      return false;
+  }
+  return true;
+}
+
+/// The input that an output aliases; -1: none, it has memory of its own.
+constexpr int aliased_input(std::span<const TensorField> inputs, const TensorField& output) {
+  if (!is_aliased(output)) return -1;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].name == output.name) return static_cast<int>(i);
+  return -1;
+}
+
+/// Whether every '&' stands at an output that may alias an input.
+constexpr bool aliases_are_sound(std::span<const TensorField> inputs, std::span<const TensorField> outputs) {
+  for (const TensorField& input : inputs)
+    if (is_aliased(input)) return false;
+  for (const TensorField& output : outputs) {
+    if (!is_aliased(output)) continue;
+    const int input = aliased_input(inputs, output);
+    if (input < 0 || !may_alias(output, inputs[static_cast<size_t>(input)])) return false;
+  }
+  return true;
+}
+
 /// A parameter's value without its type: absent, or one of what the C ABI, JSON and the command line can carry.
 /// Enumerations and dtypes travel by name, windows as one or two integers.
 using ParamValue = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>>;

@@ -135,6 +135,13 @@ std::array<int64_t, 2> element_range(const Tensor& tensor) {
   return {lowest, add_saturated(highest, 1)};
 }
 
+std::array<int64_t, 2> byte_range(const Tensor& tensor) {
+  const auto [first, last] = element_range(tensor);
+  if (tensor.dtype == DType::i4) return {first >> 1, last / 2 + last % 2};
+  const int64_t size = bits(tensor.dtype) / 8;
+  return {multiply_saturated(first, size), multiply_saturated(last, size)};
+}
+
 bool is_contiguous(const Tensor& tensor) {
   if (tensor.num_elements() == 0) return true;
   int64_t expected = 1;

@@ -104,6 +104,8 @@ EJK_API int64_t num_bytes(DType dtype, const Shape& shape);
 /// Smallest and one-past-largest element offset that the strided view touches ({0, 0} when empty or absent). Right for
 /// any strides; an end that does not fit stays at INT64_MIN or INT64_MAX.
 EJK_API std::array<int64_t, 2> element_range(const Tensor& tensor);
+/// The same in bytes from `data`; of i4, whole ones.
+EJK_API std::array<int64_t, 2> byte_range(const Tensor& tensor);
 /// Row-major without gaps. The stride of an axis with one element, and all strides of an empty view, do not matter.
 EJK_API bool is_contiguous(const Tensor& tensor);
 /// True when two distinct indices may name the same element. Exact for views made by slicing, permuting, reversing and
@@ -127,7 +129,8 @@ class EJK_API Array {
  public:
   Array() = default;
   Array(DType dtype, const Shape& shape, Device device = {}, void* stream = nullptr);
-  /// Takes over memory owned elsewhere (DLPack, a mapped file); `owner` releases it.
+  /// Takes over memory owned elsewhere (DLPack, a mapped file); `owner` releases it. Without one it owns nothing: the
+  /// memory must outlive it, and may have any strides.
   Array(const Tensor& view, std::shared_ptr<void> owner);
 
   const Tensor& view() const { return view_; }

@@ -277,6 +277,16 @@ TEST(Array, contiguous_copies_any_view_bit_for_bit) {
   }
 }
 
+TEST(Tensor, byte_range_counts_whole_bytes) {
+  using Range = std::array<int64_t, 2>;
+  EXPECT_EQ(byte_range(Tensor(nullptr, DType::f32, {2, 3}, {-8, 1})), (Range{-32, 12}));
+  EXPECT_EQ(byte_range(Tensor(nullptr, DType::i4, {2, 3}, {4, 1})), (Range{0, 4})) << "seven elements";
+  EXPECT_EQ(byte_range(Tensor(nullptr, DType::i4, {2, 4}, {-4, 1})), (Range{-2, 2}));
+  EXPECT_EQ(byte_range(Tensor(nullptr, DType::f32, {0, 3})), (Range{0, 0}));
+  EXPECT_EQ(byte_range(Tensor(nullptr, DType::f64, {2}, {INT64_MAX / 2})), (Range{0, INT64_MAX}));
+  EXPECT_EQ(byte_range(Tensor(nullptr, DType::i4, {2}, {INT64_MAX})), (Range{0, INT64_MAX / 2 + 1}));
+}
+
 TEST(Array, contiguous_takes_scalars_and_axes_of_one_with_any_stride) {
   float memory[2] = {3, 4};
   EXPECT_EQ(get(contiguous(Tensor(memory, DType::f32, {})), 0), 3);

@@ -79,6 +79,9 @@ class Checker {
     check_devices();
     if (op_.check != nullptr) op_.check(inputs_, params_, call_.dims);
     for (const TensorField& field : op_.outputs) call_.outputs.push_back(infer(field));
+    for (const OutputSpec& spec : call_.outputs)
+      if (const auto i = static_cast<size_t>(spec.aliased_input); spec.aliased_input >= 0)
+        check_writable(op_, op_.inputs[i], inputs_[i]);
     return std::move(call_);
   }
 
@@ -290,6 +293,10 @@ class Checker {
   }
 
   OutputSpec infer(const TensorField& field) const {
+    if (const int i = aliased_input(op_.inputs, field); i >= 0) {
+      const Tensor& t = inputs_[static_cast<size_t>(i)];
+      return t.present() ? OutputSpec{t.dtype, t.shape, true, i} : OutputSpec{};
+    }
     for (const Alternative& alternative : field.contract) {
       if (!field.contract.applies(alternative, call_.form)) continue;
       // The input of the same name, if there is one: what a gradient mirrors, broadcast extents included.
@@ -367,6 +374,13 @@ void check_tensor(const Operation& op, const TensorField& field, const Tensor& t
   check_reach(op, field, t);
 }
 
+void check_writable(const Operation& op, const TensorField& field, const Tensor& t) {
+  if (overlaps_itself(t))
+    throw_invalid(op.name, field.name, "have strides that do not overlap",
+                  fmt::format("shape {} with strides {}", to_string(t.shape), to_string(t.strides)),
+                  "pass a buffer of its own");
+}
+
 CheckedCall check_call(const Operation& operation, std::span<const Tensor> inputs, const ParamsBlock& params) {
   return Checker(operation, inputs, params).run();
 }
@@ -392,6 +406,16 @@ void check_buffers(const Operation& op, std::span<const Tensor> inputs, std::spa
     if (!specs[i].present)
       throw_invalid(op.name, field.name, "be left out of the outputs of this call", to_string(t),
                     "its input is absent, so it has no value");
+    if (specs[i].aliased_input >= 0) {
+      const Tensor& input = inputs[static_cast<size_t>(specs[i].aliased_input)];
+      const bool is_there = t.data == input.data || t.num_elements() == 0;
+      if (!is_there || !is_same_spec(t, input))
+        throw_invalid(op.name, fmt::format("the output {}", field.name),
+                      fmt::format("be the input of that name, {}, whose memory is written", to_string(input)),
+                      fmt::format("{} {}", to_string(t), is_there ? "seen otherwise" : "in other memory"),
+                      "pass the same tensor twice, or leave the output out");
+      continue;
+    }
     if (t.dtype != specs[i].dtype || !(t.shape == specs[i].shape))
       throw_invalid(op.name, field.name, "be " + to_string(Tensor(nullptr, specs[i].dtype, specs[i].shape)),
                     to_string(t), "allocate it from the plan's output specs");
@@ -405,10 +429,7 @@ void check_buffers(const Operation& op, std::span<const Tensor> inputs, std::spa
       throw_invalid(op.name, field.name, "have a contiguous last axis (stride 1)", to_string(t.strides),
                     "pass another buffer");
     check_reach(op, field, t);
-    if (overlaps_itself(t))
-      throw_invalid(op.name, field.name, "have strides that do not overlap",
-                    fmt::format("shape {} with strides {}", to_string(t.shape), to_string(t.strides)),
-                    "pass a buffer of its own");
+    check_writable(op, field, t);
     check_alignment(op, field, t);
   }
 }

@@ -22,6 +22,7 @@ struct OutputSpec {
   DType dtype = DType::f32;
   Shape shape = {};
   bool present = false;
+  int aliased_input = -1;  ///< number of the input whose memory it is; -1: it has memory of its own
 };
 
 /// Dimensions and outputs of a valid call.
@@ -37,11 +38,14 @@ EJK_API CheckedCall check_call(const Operation& operation, std::span<const Tenso
 /// What holds for any tensor, whatever its contract: a dtype, a device, a stride per axis, extents from 0 on, elements
 /// within the address space.
 EJK_API void check_tensor(const Operation& operation, const TensorField& field, const Tensor& tensor);
+/// What a call writes has each element in a place of its own.
+void check_writable(const Operation& operation, const TensorField& field, const Tensor& tensor);
 /// One tensor per declared input, absent ones included.
 EJK_API void check_count(const Operation& operation, std::span<const Tensor> inputs);
 
 /// What `check_call` leaves out because it needs real tensors: null data, alignment, and outputs that equal their spec,
-/// do not overlap themselves and live on the call's device. Cheap: part of every run.
+/// do not overlap themselves and live on the call's device, or are the very input that they alias. Cheap: part of every
+/// run.
 EJK_API void check_buffers(const Operation& operation, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                            std::span<const OutputSpec> specs, std::span<const Tensor> planned_inputs);
 

@@ -10,8 +10,16 @@ std::span<const Operation* const> builtin_operations() {
       &operation<AttentionBackward>(),
       &operation<ScaledDotProductAttention>(),
       &operation<ScaledDotProductAttentionBackward>(),
+      &operation<PageAttention>(),
+      &operation<PageAppend>(),
+      &operation<RaggedDecodeAttention>(),
+      &operation<RaggedPageAttention>(),
+      &operation<RaggedPageAttentionV3>(),
       &operation<MeanPooling>(),
       &operation<MeanPoolingBackward>(),
+      &operation<GroupedMatmul>(),
+      &operation<GroupedMatmulBackward>(),
+      &operation<TransposedGroupedMatmul>(),
   };
   return list;
 }

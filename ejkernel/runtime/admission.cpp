@@ -9,7 +9,9 @@
 
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/timer.h"
 
 namespace ejk {
 namespace {
@@ -83,6 +85,16 @@ int64_t first_difference(const Tensor& got, const Tensor& wanted, double slack) 
   return there == found.end() ? -1 : *there;
 }
 
+/// From memory of the device to memory of the same.
+void copy_within(Device device, std::byte* to, const std::byte* from, size_t bytes) {
+  if (device.kind == DeviceKind::cpu) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const cuda::CurrentDevice current(device);
+  cuda::driver().copy_on_device(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, nullptr);
+}
+
 }  // namespace
 
 GuardedMemory::GuardedMemory(size_t bytes, Device device)
@@ -110,7 +122,7 @@ bool GuardedMemory::is_band(const std::byte* from) const {
 bool GuardedMemory::is_intact() const { return is_band(data() - kBand) && is_band(data() + size_); }
 
 Proving::Proving(const Plan& plan, std::span<const Tensor> inputs)
-    : inputs_(inputs), device_(plan.device()), coarsest_(DType::f64) {
+    : inputs_(inputs.begin(), inputs.end()), device_(plan.device()), coarsest_(DType::f64) {
   for (const Tensor& input : inputs)
     if (input.present() && is_float(input.dtype) && unit_roundoff(input.dtype) > unit_roundoff(coarsest_))
       coarsest_ = input.dtype;
@@ -119,8 +131,38 @@ Proving::Proving(const Plan& plan, std::span<const Tensor> inputs)
       outputs_.emplace_back();
       continue;
     }
+    if (spec.aliased_input >= 0) {
+      Tensor& input = inputs_[static_cast<size_t>(spec.aliased_input)];
+      input = place_written(input);
+      outputs_.push_back(input);
+      continue;
+    }
     memory_.emplace_back(static_cast<size_t>(num_bytes(spec.dtype, spec.shape)), device_);
     outputs_.emplace_back(memory_.back().data(), spec.dtype, spec.shape, device_);
+  }
+  fetched_.resize(outputs_.size());
+}
+
+/// At an address that is aligned as the original's is, since kernels may ask for that.
+Tensor Proving::place_written(const Tensor& original) {
+  const auto [first, last] = element_range(original);
+  const int64_t skipped = first * bits(original.dtype) / 8;
+  const auto bytes = static_cast<size_t>(num_bytes(original.dtype, {last - first}));
+  const std::byte* begin = original.as<std::byte>() + skipped;
+  const size_t skew = reinterpret_cast<uintptr_t>(begin) % kHostAlignment;
+  memory_.emplace_back(skew + bytes, device_);
+  written_.push_back({original, memory_.back().data() + skew});
+  Tensor copy = original;
+  copy.data = written_.back().copy - skipped;
+  return copy;
+}
+
+void Proving::restore_written() const {
+  for (const Written& written : written_) {
+    const auto [first, last] = element_range(written.original);
+    const auto bytes = static_cast<size_t>(num_bytes(written.original.dtype, {last - first}));
+    const std::byte* from = written.original.as<std::byte>() + first * bits(written.original.dtype) / 8;
+    if (bytes > 0) copy_within(device_, written.copy, from, bytes);
   }
 }
 
@@ -140,9 +182,13 @@ std::string Proving::run(const Plan& plan) {
   const std::span<std::byte> workspace = workspace_for(plan);
   for (const GuardedMemory& memory : memory_) memory.poison();
   workspace_.back().poison();
+  restore_written();
   try {
+    const double began = now_seconds();
     plan.run(inputs_, outputs_, {.workspace = workspace});
-    if (device_.kind != DeviceKind::cpu) fetch();
+    synchronize(device_);
+    seconds_ = now_seconds() - began;
+    fetch();
   } catch (const std::exception& error) {
     return fmt::format("it failed: {}", error.what());
   }
@@ -152,11 +198,9 @@ std::string Proving::run(const Plan& plan) {
   return "";
 }
 
-/// Waits for the run: what failed on the device is thrown here.
 void Proving::fetch() {
-  synchronize(device_);
-  fetched_.clear();
-  for (const Tensor& output : outputs_) fetched_.push_back(to_host(output));
+  for (size_t o = 0; o < outputs_.size(); ++o)
+    if (device_.kind != DeviceKind::cpu || !is_contiguous(outputs_[o])) fetched_[o] = to_host(outputs_[o]);
 }
 
 std::vector<Array> Proving::results() const {

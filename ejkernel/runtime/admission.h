@@ -29,7 +29,8 @@ class GuardedMemory {
   size_t size_;
 };
 
-/// Runs plans of one call into guarded memory of the call's device. Not for several threads at a time.
+/// Runs plans of one call into guarded memory of the call's device. What a call writes in place is a copy of the input,
+/// made anew for each run: the given one stays as it is. Not for several threads at a time.
 class Proving {
  public:
   /// `plan` is any plan of the call: plans of all kernels and configs have the same outputs. `inputs` have data there.
@@ -38,6 +39,8 @@ class Proving {
   /// Runs it to its end with outputs and workspace poisoned. Why it must not be used: it failed, or it wrote outside;
   /// empty when neither.
   std::string run(const Plan& plan);
+  /// What the last run took, if it came to its end.
+  double seconds() const { return seconds_; }
   /// What the last run left, in host memory, to compare others with.
   std::vector<Array> results() const;
   /// Where the last run's results are too far from these for the dtypes at hand; empty: nowhere.
@@ -45,22 +48,35 @@ class Proving {
   /// Whether the last run's results equal these bit for bit.
   bool equals(std::span<const Array> others) const;
 
+  /// What plans of the call run on.
+  std::span<const Tensor> inputs() const { return inputs_; }
   std::span<const Tensor> outputs() const { return outputs_; }
   /// Workspace for a plan of the call.
   std::span<std::byte> workspace_for(const Plan& plan);
 
  private:
+  /// An input that the call writes: the given one, and where runs find it.
+  struct Written {
+    Tensor original;
+    std::byte* copy;  ///< of the first byte that its elements span
+  };
+  Tensor place_written(const Tensor& original);
+  void restore_written() const;
   void fetch();
-  /// The output where this process can read it.
-  Tensor readable(size_t output) const { return fetched_.empty() ? outputs_[output] : Tensor(fetched_[output]); }
+  /// The output where this process can read it, contiguous.
+  Tensor readable(size_t output) const {
+    return fetched_[output].present() ? Tensor(fetched_[output]) : outputs_[output];
+  }
 
-  std::span<const Tensor> inputs_;
+  std::vector<Tensor> inputs_;
   Device device_;
   std::vector<GuardedMemory> memory_;
   std::vector<Tensor> outputs_;
-  std::vector<Array> fetched_;            ///< of a GPU: the last run's outputs, in host memory
+  std::vector<Written> written_;
+  std::vector<Array> fetched_;  ///< the last run's outputs, in host memory, of a GPU or where they may have gaps
   std::vector<GuardedMemory> workspace_;  ///< the largest asked for so far, or none
-  DType coarsest_;                        ///< of the inputs: what results were rounded to on the way
+  double seconds_ = 0;
+  DType coarsest_;  ///< of the inputs: what results were rounded to on the way
 };
 
 /// How far two results of one element may be apart when each was computed with sound rounding, in parts of the larger

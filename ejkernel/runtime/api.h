@@ -51,7 +51,8 @@ PlanFor<Op> plan(const typename Op::Inputs& specs, const typename Op::Params& pa
   return PlanFor<Op>(Plan::make(Op::kName, to_array(specs), ParamsBlock::of(params), options));
 }
 
-/// Validates, chooses, allocates the outputs and runs.
+/// Validates, chooses, allocates the outputs and runs. A result that aliases an input views the caller's memory, which
+/// was written in place.
 template <class Op>
 typename Op::Results execute(const typename Op::Inputs& inputs, const typename Op::Params& params = {},
                              const CallOptions& options = {}) {

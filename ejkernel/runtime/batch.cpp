@@ -96,6 +96,16 @@ int output_axis(const Operation& op, const TensorField& field, int slice_rank, i
   return from_front;
 }
 
+/// The axis of the slices in an input that they write: each has a part of its own.
+int written_axis(const Operation& op, const batches::Call& call, size_t input) {
+  const TensorField& field = op.inputs[input];
+  if (call.in_axes[input] == kNone)
+    throw_invalid(op.name, field.name, "have an axis of slices, since each slice writes it", "none",
+                  "give each slice one of its own");
+  check_writable(op, field, call.inputs[input]);
+  return call.in_axes[input];
+}
+
 batches::Call checked_call(std::string_view operation, std::span<const Tensor> inputs, const BatchAxes& axes,
                            const ParamsBlock& params) {
   batches::Call call{
@@ -114,7 +124,10 @@ batches::Call checked_call(std::string_view operation, std::span<const Tensor> i
   call.slice = check_call(op, call.slice_inputs, params);
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     OutputSpec spec = call.slice.outputs[i];
-    call.out_axes.push_back(spec.present ? output_axis(op, op.outputs[i], spec.shape.rank(), axes.out) : kNone);
+    if (spec.aliased_input >= 0)
+      call.out_axes.push_back(written_axis(op, call, static_cast<size_t>(spec.aliased_input)));
+    else
+      call.out_axes.push_back(spec.present ? output_axis(op, op.outputs[i], spec.shape.rank(), axes.out) : kNone);
     if (spec.present) spec.shape = batches::with_axis(spec.shape, call.out_axes[i], call.num_slices);
     call.outputs.push_back(spec);
   }
@@ -205,7 +218,8 @@ std::vector<Array> BatchPlan::allocate_outputs(void* stream) const {
   std::vector<Array> arrays;
   for (const OutputSpec& spec : state_->call.outputs) {
     arrays.emplace_back();
-    if (spec.present) arrays.back() = Array(spec.dtype, spec.shape, state_->call.device, stream);
+    if (spec.present && spec.aliased_input < 0)
+      arrays.back() = Array(spec.dtype, spec.shape, state_->call.device, stream);
   }
   return arrays;
 }
@@ -220,6 +234,7 @@ std::vector<Array> vmap_with_config(std::string_view operation, std::span<const 
             {.stream = options.stream,
              .workspace = {workspace.as<std::byte>(), batch.plan().workspace_bytes()},
              .status = options.status});
+  view_aliased(batch.outputs(), inputs, outputs);
   return outputs;
 }
 

@@ -45,7 +45,8 @@ class InAxes {
 };
 
 /// Where the slices lie in the inputs, and where in every output: at `out` of its axes, negative from the end, but not
-/// past a slice's last axis, which stays contiguous.
+/// past a slice's last axis, which stays contiguous. An output that aliases an input has them where that has them, and
+/// every slice must have a part of its own there.
 struct BatchAxes {
   InAxes in = 0;
   int out = 0;
@@ -76,7 +77,8 @@ class EJK_API BatchPlan {
   int64_t num_slices() const;
   /// With the axis of the slices.
   std::span<const OutputSpec> outputs() const;
-  /// Fresh contiguous outputs in field order, on a device in the order of `stream`; absent where the call has none.
+  /// Fresh contiguous outputs in field order, on a device in the order of `stream`; absent where the call has none, and
+  /// where one aliases an input.
   std::vector<Array> allocate_outputs(void* stream = nullptr) const;
 
  private:

@@ -113,7 +113,8 @@ class Folder {
     }
     for (size_t i = 0; i < call_.outputs.size(); ++i) {
       const OutputSpec& spec = call_.outputs[i];
-      const Tensor whole = spec.present ? Tensor(nullptr, spec.dtype, spec.shape, call_.device) : Tensor();
+      Tensor whole = spec.present ? Tensor(nullptr, spec.dtype, spec.shape, call_.device) : Tensor();
+      if (spec.aliased_input >= 0) whole = call_.inputs[static_cast<size_t>(spec.aliased_input)];
       const auto merged = fold_.merged(whole, fold_.outputs[i]);
       if (!merged) return op_.outputs[i].name;
       outputs_.push_back(*merged);

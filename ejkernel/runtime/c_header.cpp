@@ -110,7 +110,8 @@ std::string tensor_members(std::span<const TensorField> fields, std::string_view
   std::string text = "  struct {\n";
   for (const TensorField& field : fields) {
     const std::string_view kind = !are_inputs ? "" : is_required(field) ? "required; " : "may be NULL; ";
-    text += comment("    ", fmt::format("{}{}: {}", kind, field.doc, field.contract.text()));
+    const std::string_view place = is_aliased(field) ? "; the input itself, updated in place, or NULL" : "";
+    text += comment("    ", fmt::format("{}{}: {}{}", kind, field.doc, field.contract.text(), place));
     text += fmt::format("    const DLTensor* {};\n", field.name);
   }
   return text + fmt::format("  }} {};{}\n", name, are_inputs ? "" : " /* NULL: not wanted */");

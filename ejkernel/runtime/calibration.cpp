@@ -10,6 +10,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -129,6 +130,12 @@ std::map<std::string, Peaks>& known() {
   return *all;
 }
 
+/// Fingerprints that the store was asked for.
+std::set<std::string>& asked() {
+  static auto* all = new std::set<std::string>;
+  return *all;
+}
+
 RecordKey record_key(Device device) {
   return {.environment = device_fingerprint(device), .group = "calibration", .text = "peaks, revision 1"};
 }
@@ -159,6 +166,21 @@ std::optional<Peaks> peaks_from_json(const std::string& text) {
   return is_whole ? std::optional(peaks) : std::nullopt;
 }
 
+/// As this process knows them, or the store does, which is asked once.
+std::optional<Peaks> find_peaks(Device device) {
+  const std::string& fingerprint = device_fingerprint(device);
+  {
+    const std::lock_guard lock(known_mutex);
+    if (const auto there = known().find(fingerprint); there != known().end()) return there->second;
+    if (!asked().insert(fingerprint).second) return std::nullopt;
+  }
+  const std::optional<Record> record = store().find(record_key(device));
+  const std::optional<Peaks> peaks = record ? peaks_from_json(record->value) : std::nullopt;
+  if (!peaks) return std::nullopt;
+  const std::lock_guard lock(known_mutex);
+  return known().try_emplace(fingerprint, *peaks).first->second;
+}
+
 void raise(Peaks& peaks, const Peaks& other) {
   peaks.flops_per_second = std::max(peaks.flops_per_second, other.flops_per_second);
   peaks.bf16_flops_per_second = std::max(peaks.bf16_flops_per_second, other.bf16_flops_per_second);
@@ -181,18 +203,22 @@ Peaks measure_peaks(Device device, double seconds) {
 }
 
 Peaks known_peaks(Device device) {
-  const std::string& fingerprint = device_fingerprint(device);
-  {
-    const std::lock_guard lock(known_mutex);
-    if (const auto there = known().find(fingerprint); there != known().end()) return there->second;
-  }
-  if (const std::optional<Record> record = store().find(record_key(device)))
-    if (const std::optional<Peaks> peaks = peaks_from_json(record->value)) {
-      const std::lock_guard lock(known_mutex);
-      return known().insert_or_assign(fingerprint, *peaks).first->second;
-    }
+  if (const std::optional<Peaks> peaks = find_peaks(device)) return *peaks;
   keep_peaks(device, measure_peaks(device, 0.3));
-  return known_peaks(device);
+  return *find_peaks(device);
+}
+
+const DeviceProperties& calibrated_properties(Device device) {
+  // Never taken back, because references are handed out: one for each rate that was ever known of a device.
+  static auto* all = new std::map<std::pair<const DeviceProperties*, double>, DeviceProperties>;
+  const DeviceProperties& plain = device_properties(device);
+  const std::optional<Peaks> peaks = find_peaks(device);
+  if (!peaks) return plain;
+  const double speedup = peaks->bf16_flops_per_second / peaks->flops_per_second;
+  const std::lock_guard lock(known_mutex);
+  const auto [there, is_new] = all->try_emplace({&plain, speedup}, plain);
+  if (is_new) there->second.bf16_speedup = speedup;
+  return there->second;
 }
 
 void keep_peaks(Device device, const Peaks& peaks) {
@@ -211,6 +237,7 @@ void keep_peaks(Device device, const Peaks& peaks) {
 void forget_peaks() {
   const std::lock_guard lock(known_mutex);
   known().clear();
+  asked().clear();
 }
 
 double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes) {

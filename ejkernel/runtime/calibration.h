@@ -1,9 +1,8 @@
 // What a device can do at most, measured: the ceilings that "% of peak" refers to.
 #pragma once
 
-#include "ejkernel/core/device.h"
-#include "ejkernel/core/dtype.h"
 #include "ejkernel/core/export.h"
+#include "ejkernel/core/operation.h"
 
 namespace ejk {
 
@@ -33,6 +32,9 @@ EJK_API Peaks measure_peaks(Device device = {}, double seconds = 0.6);
 /// The device's peaks as this process or an earlier one measured them (the store keeps them, docs/cache.md); measured
 /// now where none did, in 0.3 s. Unsupported for a device that this process has not.
 EJK_API Peaks known_peaks(Device device = {});
+/// A device's properties with what its peaks say, where somebody measured them: what heuristics are given. Measures
+/// nothing; asks the store once.
+EJK_API const DeviceProperties& calibrated_properties(Device device);
 /// Remembers peaks for `known_peaks`, here and in the store. Each rate only ever rises: noise only ever slows.
 EJK_API void keep_peaks(Device device, const Peaks& peaks);
 /// Forgets what this process knows; the store does not.

@@ -1,7 +1,11 @@
 #include "ejkernel/runtime/calibration.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ejkernel/core/error.h"
@@ -9,7 +13,9 @@
 #include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/peak.h"
+#include "ejkernel/runtime/config.h"
 #include "ejkernel/runtime/devices.h"
+#include "ejkernel/runtime/registry.h"
 #include "ejkernel/testing/temporary_folder.h"
 
 namespace ejk {
@@ -79,6 +85,28 @@ TEST_F(KnownPeaks, only_rise) {
   keep_peaks({}, {.flops_per_second = 60, .bf16_flops_per_second = 0, .bytes_per_second = 20});
   EXPECT_EQ(known_peaks().flops_per_second, 100) << "the store's count too";
   EXPECT_EQ(known_peaks().bytes_per_second, 20);
+}
+
+TEST_F(KnownPeaks, are_told_to_heuristics_where_somebody_measured_them) {
+  EXPECT_EQ(calibrated_properties({}).bf16_speedup, 0) << "asking measures nothing";
+  keep_peaks({}, {.flops_per_second = 100, .bf16_flops_per_second = 20, .bytes_per_second = 10});
+  EXPECT_EQ(calibrated_properties({}).bf16_speedup, 0.2);
+  EXPECT_EQ(calibrated_properties({}).product, device_properties({}).product);
+  forget_peaks();
+  EXPECT_EQ(calibrated_properties({}).bf16_speedup, 0.2) << "the store knows";
+}
+
+TEST_F(KnownPeaks, slow_pairs_are_not_what_a_heuristic_takes) {
+  const auto flash = KernelRegistry::instance().find("flash_attention");
+  const auto kernel = std::find_if(flash->kernels.begin(), flash->kernels.end(),
+                                   [](const auto& known) { return known->name == "cpu"; });
+  std::vector<Tensor> inputs(flash->declaration->inputs.size());
+  std::fill_n(inputs.begin(), 3, Tensor(nullptr, DType::bf16, {1, 256, 2, 64}));
+  const std::vector<Tensor> outputs(flash->declaration->outputs.size());
+  keep_peaks({}, {.flops_per_second = 100, .bf16_flops_per_second = 20, .bytes_per_second = 10});
+  const ConfigBlock config = (*kernel)->heuristic(
+      {.inputs = inputs, .params = &flash->declaration->default_params, .outputs = outputs}, calibrated_properties({}));
+  EXPECT_THAT(config_values(**kernel, config), ::testing::Contains(std::pair<std::string, int64_t>("bf16_dot", 0)));
 }
 
 TEST_F(KnownPeaks, that_cannot_be_read_are_measured_anew) {

@@ -8,6 +8,7 @@
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
+#include "ejkernel/runtime/calibration.h"
 #include "ejkernel/runtime/clock_cache.h"
 #include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/devices.h"
@@ -353,7 +354,9 @@ class Chooser {
     return Measured{report.best, Tier::autotune};
   }
 
-  ConfigBlock heuristic(const KernelInfo& kernel) const { return kernel.heuristic(view_, device_); }
+  ConfigBlock heuristic(const KernelInfo& kernel) const {
+    return kernel.heuristic(view_, calibrated_properties(device_.device));
+  }
 
   /// An illegal config is a miss.
   void pass_over(Tier tier, const std::string& why) {

@@ -177,6 +177,7 @@ std::vector<std::vector<Array>> pmap_with_config(const DeviceGroup& group, std::
       uint32_t* status = options.status.empty() ? nullptr : options.status[i];
       run_with_workspace(plans[i], inputs[i], views, {.stream = group.stream(i), .status = status});
       for (Array& output : outputs) output = group.keeping_streams(output);
+      view_aliased(plans[i].outputs(), inputs[i], outputs);
     });
   if (options.wait) group.synchronize();
   return results;

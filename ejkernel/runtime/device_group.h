@@ -60,7 +60,7 @@ struct GroupOptions {
 /// Chooses once for all devices that are alike (equal fingerprints) and have tensors of equal shapes, dtypes, strides
 /// and alignments; each shard's own shapes are what a config is found by. All devices are planned before any runs, GPUs
 /// are launched before the host works, and none waits for another. Inputs must be ready for the group's streams, and
-/// live until those are done. Errors name the device.
+/// live until those are done. A result that aliases an input views that device's own. Errors name the device.
 EJK_API std::vector<std::vector<Array>> pmap_with_config(const DeviceGroup& group, std::string_view operation,
                                                          std::span<const std::vector<Tensor>> inputs,
                                                          const ParamsBlock& params, const GroupOptions& options = {});

@@ -104,13 +104,12 @@ Array to_host(const Tensor& tensor, void* stream) {
 Copy copy_to(Device device, const Tensor& tensor) {
   Copy copy{.tensor = tensor, .memory = {}};
   if (!tensor.present()) return copy;
-  const auto [first, last] = element_range(tensor);
-  const int64_t size = std::max(1, bits(tensor.dtype) / 8);
-  const Tensor bytes(tensor.as<char>() + first * size, DType::u8, {(last - first) * size}, tensor.device);
+  const auto [first, last] = byte_range(tensor);
+  const Tensor bytes(tensor.as<char>() + first, DType::u8, {last - first}, tensor.device);
   copy.memory = to_host(bytes);
   if (device.kind != DeviceKind::cpu) copy.memory = to_device(copy.memory, device);
   copy.tensor.device = device;
-  copy.tensor.data = copy.memory.as<char>() - first * size;
+  copy.tensor.data = copy.memory.as<char>() - first;
   return copy;
 }
 

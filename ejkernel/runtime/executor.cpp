@@ -69,6 +69,7 @@ std::vector<Array> execute(std::string_view operation, std::span<const Tensor> i
   const std::vector<Tensor> views(outputs.begin(), outputs.end());
   run_with_workspace(plan, inputs, views, options);
   if (!recent && !RecentPlans::are_gone) recent_plans.add(plan);
+  view_aliased(plan.outputs(), inputs, outputs);
   return outputs;
 }
 

@@ -35,6 +35,8 @@ class EJK_API Executor {
 /// Options from the environment, and nothing overridden.
 EJK_API Executor create_default_executor();
 
+/// An output that aliases an input comes back as a view of that input, whose memory stays the caller's and must outlive
+/// it.
 EJK_API std::vector<Array> execute(std::string_view operation, std::span<const Tensor> inputs,
                                    const ParamsBlock& params, const CallOptions& options = {});
 

@@ -79,6 +79,7 @@ Json tensor_field_json(const TensorField& field) {
     json["forms"].push_back(std::move(alternatives));
   }
   json["optional"] = optional;
+  if (is_aliased(field)) json["aliased"] = true;
   return json;
 }
 

@@ -54,7 +54,8 @@ constexpr int64_t kSharedBytes = 64 << 10;
 
 static int64_t padded_bytes(const OutputSpec& spec) {
   constexpr int64_t kAlignment = 256;  // what the driver's allocations have
-  return spec.present ? (num_bytes(spec.dtype, spec.shape) + kAlignment - 1) / kAlignment * kAlignment : 0;
+  const bool is_allocated = spec.present && spec.aliased_input < 0;
+  return is_allocated ? (num_bytes(spec.dtype, spec.shape) + kAlignment - 1) / kAlignment * kAlignment : 0;
 }
 static int64_t padded_bytes(std::span<const OutputSpec> specs) {
   int64_t bytes = 0;
@@ -183,7 +184,7 @@ std::vector<Array> Plan::allocate_outputs(void* stream) const {
   const auto block = share ? std::make_shared<Array>(DType::u8, Shape{together}, device, stream) : nullptr;
   auto* at = share ? block->as<std::byte>() : nullptr;
   for (const OutputSpec& spec : state_->checked.outputs) {
-    if (!spec.present) {
+    if (!spec.present || spec.aliased_input >= 0) {
       arrays.emplace_back();
     } else if (share) {
       arrays.emplace_back(Tensor(at, spec.dtype, spec.shape, device), block);
@@ -193,6 +194,11 @@ std::vector<Array> Plan::allocate_outputs(void* stream) const {
     }
   }
   return arrays;
+}
+
+void view_aliased(std::span<const OutputSpec> specs, std::span<const Tensor> inputs, std::vector<Array>& outputs) {
+  for (size_t o = 0; o < specs.size(); ++o)
+    if (specs[o].aliased_input >= 0) outputs[o] = Array(inputs[static_cast<size_t>(specs[o].aliased_input)], nullptr);
 }
 
 void set_memory_config(const Plan& plan, const ConfigValues& values) {

@@ -39,7 +39,8 @@ class EJK_API Plan {
   bool serves(const RegisteredOperation& operation, std::span<const Tensor> inputs, const ParamsBlock& params,
               const PlanOptions& options) const;
 
-  /// Launches. Tensors must equal the planned specs; an absent output is not computed or not written.
+  /// Launches. Tensors must equal the planned specs; an absent output is not computed or not written. One that aliases
+  /// an input is that input: given or absent, the input's memory is written.
   void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunOptions& options = {}) const;
 
   const Operation& operation() const;
@@ -57,8 +58,9 @@ class EJK_API Plan {
   /// What its kernel and config were chosen for; for as long as a copy of the plan lives.
   ChooseRequest request() const;
 
-  /// Freshly allocated outputs in field order, on a device in the order of `stream`; absent where the call has none.
-  /// Those of a GPU that take up to 64 KiB together share a block, which is free once all of them are gone.
+  /// Freshly allocated outputs in field order, on a device in the order of `stream`; absent where the call has none,
+  /// and where one aliases an input. Those of a GPU that take up to 64 KiB together share a block, which is free once
+  /// all of them are gone.
   std::vector<Array> allocate_outputs(void* stream = nullptr) const;
 
  private:
@@ -66,6 +68,10 @@ class EJK_API Plan {
   explicit Plan(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   std::shared_ptr<const State> state_;
 };
+
+/// In place of outputs that alias an input, views of that input: its memory stays the caller's.
+EJK_API void view_aliased(std::span<const OutputSpec> specs, std::span<const Tensor> inputs,
+                          std::vector<Array>& outputs);
 
 /// Tier 3 by hand: from now on the plan's problem and kernel get its config with these values set over it.
 /// InvalidArgument for an unknown field or an illegal value. Plans that exist keep theirs.

@@ -113,6 +113,10 @@ PlannedCall planned_call_from_json(std::string_view text) {
     const auto registered = KernelRegistry::instance().find(planned.call.operation);
     planned.outputs = outputs_from_json(*registered->declaration, *wanted);
   }
+  if (const auto status = json.find("status"); status != json.end()) {
+    if (!status->is_boolean()) throw_invalid("planned call", "status", "be true or false", shown(*status), kFix);
+    planned.status = status->get<bool>();
+  }
   return planned;
 }
 

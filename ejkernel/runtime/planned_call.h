@@ -19,6 +19,7 @@ struct PlannedCall {
   ConfigValues config = {};  ///< the kernel's, chosen when the call was planned
   std::string label = {};  ///< "ejkernel.flash_attention@1:<digest of the problem>"; empty where it was written without
   std::optional<std::vector<std::string>> outputs = {};  ///< the wanted ones; none: all of them
+  bool status = false;                                   ///< the status word is wanted as well
 };
 
 /// Of a plan's problem: what profiles, lowered programs and the store call it.
@@ -26,7 +27,7 @@ EJK_API std::string label_of(const Plan& plan);
 
 /// One line: {"version": 1, "label", "problem", "config": {…}, "call": {…}}, the call as recorded ones are written
 /// (recorded.h). EJKERNEL_OPS_STAMP says whether label and problem, a text for people, are there. Who hands it on may
-/// add "outputs": [names], the ones that are wanted.
+/// add "outputs": [names], the ones that are wanted, and "status": true, which wants the status word.
 EJK_API std::string planned_call_json(const Plan& plan);
 
 /// The same back, with whatever stamp. InvalidArgument for a text of another version, and for what the operation would

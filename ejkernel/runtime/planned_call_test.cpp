@@ -61,6 +61,13 @@ TEST(PlannedCall, says_as_much_of_its_problem_as_the_environment_asks_for) {
   }
 }
 
+TEST(PlannedCall, says_whether_the_status_word_is_wanted) {
+  auto json = nlohmann::json::parse(planned_call_json(some_plan()));
+  EXPECT_FALSE(planned_call_from_json(json.dump()).status);
+  json["status"] = true;
+  EXPECT_TRUE(planned_call_from_json(json.dump()).status);
+}
+
 TEST(PlannedCall, refuses_what_it_cannot_run) {
   const auto written = nlohmann::json::parse(planned_call_json(some_plan()));
   const auto read = [](const nlohmann::json& json) { return plan_of(planned_call_from_json(json.dump())); };
@@ -86,6 +93,9 @@ TEST(PlannedCall, refuses_what_it_cannot_run) {
   changed = written;
   changed["outputs"] = {"out", "no_such"};
   EXPECT_THAT([&] { read(changed); }, ThrowsMessage<InvalidArgument>(HasSubstr("no_such")));
+  changed = written;
+  changed["status"] = 1;
+  EXPECT_THAT([&] { read(changed); }, ThrowsMessage<InvalidArgument>(HasSubstr("status must be true or false, got 1")));
   const std::string deep(100000, '[');
   EXPECT_THAT([&] { planned_call_from_json(R"({"version":)" + deep + "1" + std::string(100000, ']') + "}"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("as small and flat as the library writes it")));

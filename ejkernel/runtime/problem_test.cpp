@@ -56,7 +56,8 @@ TEST(Bucket, ten_thousand_lengths_make_at_most_42) {
 }
 
 TEST(Bucket, belongs_to_lengths_batch_and_counts) {
-  for (const char* name : {"batch", "q_len", "kv_len", "num_seqs", "num_tokens", "num_pages", "total_q", "seq_len"})
+  for (const char* name :
+       {"batch", "q_len", "kv_len", "num_seqs", "num_tokens", "num_pages", "total_q", "seq_len", "m"})
     EXPECT_TRUE(is_bucketed(name)) << name;
   for (const char* name :
        {"head_dim", "num_q_heads", "num_kv_heads", "value_dim", "page_size", "num_sinks", "chunk_size"})

@@ -32,7 +32,9 @@ class Filler {
 
   void run() {
     if (t_.dtype == DType::boolean) return each([&](int64_t) { return random_.uniform() < 0.9 ? 1 : 0; });
-    if (t_.dtype == DType::i8) return each([&](int64_t) { return random_.between(-100, 100); });
+    if (t_.dtype == DType::i8)
+      return fill_from_table(t_, random_, [&] { return static_cast<double>(random_.between(-100, 100)); });
+    if (t_.dtype == DType::i4) return each([&](int64_t) { return random_.between(-7, 7); });
     if (name_ == "lse") {  // of the logits that normal queries and keys have
       const double typical = std::log(static_cast<double>(std::max<int64_t>(length_bound(), 1))) + 0.5;
       return fill_from_table(t_, random_, [&] { return typical + 0.1 * random_.normal(); });
@@ -41,7 +43,13 @@ class Filler {
       const bool scale = name_.ends_with("scale");
       return fill_from_table(t_, random_, [&] { return scale ? 0.5 + random_.uniform() : random_.normal(); });
     }
-    if (name_.starts_with("cu_")) return fill_offsets();
+    if (name_.starts_with("cu_") || name_ == "query_start_loc") return fill_offsets();
+    if (name_ == "group_sizes") return fill_sizes();
+    if (name_ == "block_tables") return fill_pages();
+    if (name_ == "context_lens") return each([&](int64_t) { return capacity(); });
+    if (name_ == "num_seqs" || name_ == "distribution")  // all sequences are in use, and any row of them may be new
+      return each([&](int64_t n) { return n + 1 == t_.num_elements() ? dim("max_num_seqs") : 0; });
+    if (name_.ends_with("_start")) return each([](int64_t) { return 0; });
     if (name_.find("segment") != std::string_view::npos)
       return each([&](int64_t n) { return 4 * (n % t_.shape[-1]) / t_.shape[-1]; });
     if (name_.find("seq") != std::string_view::npos) return each([&](int64_t) { return length_bound(); });
@@ -54,24 +62,51 @@ class Filler {
     for (int64_t n = 0; n < t_.num_elements(); ++n) set(t_, n, static_cast<double>(value(n)));
   }
 
+  /// 0 where the call has no such dimension.
+  int64_t dim(std::string_view name) const {
+    const Dims::Entry* found = dims_.find(name);
+    return found == nullptr ? 0 : found->value;
+  }
+
   /// The rows that offsets cut up: `total_q` for cu_seqlens_q, or the number of tokens.
   int64_t total() const {
     for (const Dims::Entry& dim : dims_.entries())
       if (dim.name.starts_with("total_") && name_.back() == dim.name.back()) return dim.value;
-    for (const Dims::Entry& dim : dims_.entries())
-      if (dim.name == "num_tokens") return dim.value;
-    return 0;
+    return std::max(dim("num_tokens"), dim("total_tokens"));
   }
 
-  /// Sorted random cuts, the first at 0 and the last at the end.
-  void fill_offsets() {
-    std::vector<int64_t> cuts(static_cast<size_t>(t_.num_elements()));
-    if (cuts.empty()) return;
-    for (int64_t& cut : cuts) cut = random_.between(0, total());
+  /// Sorted random cuts of `rows`, the first at 0 and the last at the end.
+  std::vector<int64_t> cuts_of(int64_t rows, int64_t count) {
+    std::vector<int64_t> cuts(static_cast<size_t>(count));
+    if (cuts.empty()) return cuts;
+    for (int64_t& cut : cuts) cut = random_.between(0, rows);
     std::sort(cuts.begin(), cuts.end());
     cuts.front() = 0;
-    cuts.back() = total();
+    cuts.back() = rows;
+    return cuts;
+  }
+  void fill_offsets() {
+    const std::vector<int64_t> cuts = cuts_of(total(), t_.num_elements());
     each([&](int64_t n) { return cuts[static_cast<size_t>(n)]; });
+  }
+  /// Sizes that add up to the number of rows.
+  void fill_sizes() {
+    const std::vector<int64_t> cuts = cuts_of(dim("m"), t_.num_elements() + 1);
+    each([&](int64_t n) { return cuts[static_cast<size_t>(n) + 1] - cuts[static_cast<size_t>(n)]; });
+  }
+
+  /// Pages in random order, each once before any comes again.
+  void fill_pages() {
+    std::vector<int64_t> pages(static_cast<size_t>(dim("num_pages")));
+    if (pages.empty()) return each([](int64_t) { return -1; });
+    for (size_t n = 0; n < pages.size(); ++n) pages[n] = static_cast<int64_t>(n);
+    for (size_t n = pages.size(); n > 1; --n) std::swap(pages[n - 1], pages[random_.bits() % n]);
+    each([&](int64_t n) { return pages[static_cast<size_t>(n) % pages.size()]; });
+  }
+  /// Tokens that a row of the table has room for.
+  int64_t capacity() const {
+    const int64_t flat = dim("table_num_pages"), sequences = std::max<int64_t>(dim("max_num_seqs"), 1);
+    return (flat > 0 ? flat / sequences : dim("max_num_pages")) * dim("page_size");
   }
 
   /// The longest a sequence may be.
@@ -96,10 +131,10 @@ SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<cons
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensor& t = made.tensors[i];
     if (!t.present()) continue;
-    const auto [first, last] = element_range(t);
-    const Array& memory = made.memory.emplace_back(t.dtype, Shape{last - first});
+    const auto [first, last] = byte_range(t);
+    const Array& memory = made.memory.emplace_back(DType::u8, Shape{last - first});
     t.device = {};
-    t.data = memory.as<std::byte>() - first * bits(t.dtype) / 8;
+    t.data = memory.as<std::byte>() - first;
     // Offsets of queries and keys share their draws, so that equal totals mean self-attention.
     const bool offsets = operation.inputs[i].name.starts_with("cu_");
     Filler(t, operation.inputs[i].name, checked.dims, seed * 64 + (offsets ? 63 : i)).run();
@@ -110,8 +145,8 @@ SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<cons
 double synthetic_bytes(std::span<const Tensor> inputs) {
   double bytes = 0;
   for (const Tensor& t : inputs) {
-    const auto [first, last] = element_range(t);
-    bytes += (static_cast<double>(last) - static_cast<double>(first)) * bits(t.dtype) / 8;
+    const auto [first, last] = byte_range(t);
+    bytes += static_cast<double>(last) - static_cast<double>(first);
   }
   return bytes;
 }

@@ -56,9 +56,8 @@ struct Extent {
   int64_t skipped = 0;  ///< bytes from `data` to the first
   size_t bytes = 0;
   explicit Extent(const Tensor& t) {
-    const auto [first, last] = element_range(t);
-    const int64_t size = std::max(1, bits(t.dtype) / 8);
-    skipped = first * size, bytes = static_cast<size_t>((last - first) * size);
+    const auto [first, last] = byte_range(t);
+    skipped = first, bytes = static_cast<size_t>(last - first);
   }
 };
 

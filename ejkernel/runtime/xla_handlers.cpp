@@ -16,6 +16,7 @@ XlaHandlers xla_handlers(Platform) {
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@ XlaHandlers xla_handlers(Platform) {
 #include <utility>
 #include <vector>
 
+#include "ejkernel/core/allocator.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/field_tensors_internal.h"
@@ -77,10 +79,12 @@ ffi::Error guarded(Body body) noexcept {
 class ProgramCall {
  public:
   explicit ProgramCall(std::string_view text) : ProgramCall(planned_call_from_json(text)) {}
-  explicit ProgramCall(const PlannedCall& planned) : first_(plan_of(planned)) {
+  explicit ProgramCall(const PlannedCall& planned) : first_(plan_of(planned)), wants_status_(planned.status) {
+    // A program must know of every operand that is written.
     for (const TensorField& output : first_.operation().outputs)
-      wanted_.push_back(!planned.outputs || std::find(planned.outputs->begin(), planned.outputs->end(), output.name) !=
-                                                planned.outputs->end());
+      wanted_.push_back(is_aliased(output) || !planned.outputs ||
+                        std::find(planned.outputs->begin(), planned.outputs->end(), output.name) !=
+                            planned.outputs->end());
     const int devices = first_.device().kind == DeviceKind::cpu ? 0 : num_cuda_devices();
     on_device_ = std::vector<OnDevice>(static_cast<size_t>(devices));
   }
@@ -102,6 +106,8 @@ class ProgramCall {
   const Plan& on_host() const { return first_; }
   /// Whether output n is among the results.
   bool wants(size_t n) const { return first_.outputs()[n].present && wanted_[n]; }
+  /// Whether the status word is the result after them.
+  bool wants_status() const { return wants_status_; }
 
  private:
   struct OnDevice {
@@ -116,6 +122,7 @@ class ProgramCall {
   }
 
   Plan first_;
+  bool wants_status_;
   std::vector<bool> wanted_;
   std::vector<OnDevice> on_device_;
 };
@@ -173,6 +180,15 @@ class Buffers {
   size_t num_taken_ = 0;
 };
 
+/// Kernels only set bits of it.
+uint32_t* zeroed_status(void* word, Device device, void* stream) {
+  if (device.kind == DeviceKind::cpu)
+    std::memset(word, 0, sizeof(uint32_t));
+  else
+    fill_device(device, word, 0, sizeof(uint32_t), stream);
+  return static_cast<uint32_t*>(word);
+}
+
 void run(const ProgramCall& call, const Plan& plan, void* stream, const ffi::RemainingArgs& args,
          const ffi::RemainingRets& rets) {
   const Operation& op = plan.operation();
@@ -184,11 +200,13 @@ void run(const ProgramCall& call, const Plan& plan, void* stream, const ffi::Rem
     inputs[n] = spec;
     inputs[n].data = operands.next_like(spec.shape);
   }
+  // An aliased result is its operand's buffer: lowering says so to XLA, and the plan refuses another.
   Buffers results(op, rets);
   for (size_t n = 0; n < op.outputs.size(); ++n)
     if (const OutputSpec& spec = plan.outputs()[n]; call.wants(n))
       outputs[n] = Tensor(results.next_like(spec.shape), spec.dtype, spec.shape, plan.device());
   RunOptions options{.stream = stream};
+  if (call.wants_status()) options.status = zeroed_status(results.next_like({1}), plan.device(), stream);
   if (plan.workspace_bytes() > 0) {
     const ffi::AnyBuffer workspace = results.next();
     options.workspace = {static_cast<std::byte*>(workspace.untyped_data()), workspace.size_bytes()};

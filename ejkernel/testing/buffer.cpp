@@ -45,7 +45,11 @@ std::byte* map_fenced(size_t bytes) {
 }  // namespace
 
 Buffer::Buffer(size_t bytes, std::byte fill, Fence fence, size_t skew)
-    : memory_(nullptr, fence == Fence::bands ? [](std::byte* p) { std::free(p); } : unmap), size_(bytes), fill_(fill) {
+    : memory_(nullptr, fence == Fence::bands ? [](std::byte* p) { std::free(p); } : unmap),
+      size_(bytes),
+      fill_(fill),
+      fence_(fence),
+      skew_(skew) {
   if (fence == Fence::bands) {
     whole_size_ = round_up(kBand + skew + bytes + kBand, kAlignment);
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole_size_)));
@@ -57,6 +61,12 @@ Buffer::Buffer(size_t bytes, std::byte fill, Fence fence, size_t skew)
     data_ = memory_.get() + (fence == Fence::page_after ? whole_size_ - bytes : 0);
   }
   std::memset(memory_.get(), std::to_integer<int>(fill), whole_size_);
+}
+
+std::shared_ptr<Buffer> Buffer::clone() const {
+  auto copy = std::make_shared<Buffer>(size_, fill_, fence_, skew_);
+  std::memcpy(copy->whole().data(), whole().data(), whole_size_);
+  return copy;
 }
 
 void Buffer::remember() { remembered_.assign(whole().begin(), whole().end()); }
@@ -117,6 +127,15 @@ Layout random_layout(Random& random, DType dtype, int rank, size_t alignment) {
     std::swap(layout.order[a], layout.order[b]);
   }
   return layout;
+}
+
+void move_to_copy(std::vector<Placed>& tensors, const std::shared_ptr<Buffer>& buffer) {
+  const std::shared_ptr<Buffer> copy = buffer->clone();
+  for (Placed& placed : tensors) {
+    if (placed.buffer != buffer) continue;
+    placed.view.data = copy->data() + (placed.view.as<std::byte>() - buffer->data());
+    placed.buffer = copy;
+  }
 }
 
 std::string stray_writes(const Placed& placed) {

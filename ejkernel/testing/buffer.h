@@ -30,6 +30,8 @@ class Buffer {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   std::byte fill() const { return fill_; }
+  /// Another with the same contents, fence and skew.
+  std::shared_ptr<Buffer> clone() const;
   /// The bands as well; of pages without access nothing.
   std::span<std::byte> whole() const { return {memory_.get(), whole_size_}; }
 
@@ -44,6 +46,8 @@ class Buffer {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   std::byte fill_;
+  Fence fence_;
+  size_t skew_;
   std::vector<std::byte> remembered_ = {};
 };
 
@@ -69,6 +73,9 @@ Placed place(DType dtype, const Shape& shape, const Layout& layout = {});
 /// elements. Plain in half of the cases. Where rows start is a multiple of `alignment` bytes, as far as their own
 /// length is.
 Layout random_layout(Random& random, DType dtype, int rank, size_t alignment = 1);
+
+/// Tensors of this buffer go to a copy of it, which they share as before.
+void move_to_copy(std::vector<Placed>& tensors, const std::shared_ptr<Buffer>& buffer);
 
 /// Where bytes outside the view's elements have changed; empty: nowhere. Overwrites the elements with the fill.
 std::string stray_writes(const Placed& placed);

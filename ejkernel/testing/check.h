@@ -29,7 +29,7 @@ struct RunSettings {
 struct Outcome {
   bool supported = true;
   std::string declined = {};        ///< why not
-  std::vector<Array> outputs = {};  ///< contiguous copies; absent where not wanted or not there
+  std::vector<Array> outputs = {};  ///< contiguous copies; absent where not there, or not wanted and not an input
   uint32_t status = 0;
   std::string config = {};               ///< "block_q=64 block_k=32"
   std::vector<std::string> faults = {};  ///< broken promises, one sentence each
@@ -37,7 +37,7 @@ struct Outcome {
 
 /// Runs the kernel with outputs and workspace full of NaN (large numbers in integers), guard bands around every input,
 /// output and the workspace, and looks afterwards for stray writes and changed inputs. An output that is not wanted is
-/// absent. Nothing is judged.
+/// absent. An input that an output aliases is a copy of the problem's, which the kernel may change. Nothing is judged.
 Outcome run_guarded(const Problem& problem, const Kernel& kernel, const RunSettings& settings = {});
 
 struct OutputVerdict {

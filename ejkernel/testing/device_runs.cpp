@@ -68,10 +68,8 @@ class FarTensor {
   FarTensor(const Tensor& like, Device device, int64_t top) {
     if (!like.present()) return;
     Shape strides = contiguous_strides(like.shape);
-    int axis = -1;
-    for (int i = 0; i + 1 < like.rank(); ++i)
-      if (like.shape[i] > 1 && (axis < 0 || like.shape[i] > like.shape[axis])) axis = i;
-    is_far_ = axis >= 0 && like.num_elements() > 0;
+    const int axis = far_axis(like);
+    is_far_ = axis >= 0;
     if (is_far_) strides[axis] = top / (like.shape[axis] - 1) / 8 * 8;  // rows stay aligned to 16 bytes
     view_ = Tensor(nullptr, like.dtype, like.shape, strides, device);
     memory_ = Array(like.dtype, {element_range(view_)[1]}, device);
@@ -80,26 +78,33 @@ class FarTensor {
 
   /// Most of it is never touched, but all of it must be there.
   static int64_t bytes_for(const Tensor& like, int64_t top) {
-    return like.present() ? top * (bits(like.dtype) / 8) : 0;
+    return far_axis(like) >= 0 ? num_bytes(like.dtype, {top}) : 0;
   }
 
   const Tensor& view() const { return view_; }
   bool is_far() const { return is_far_; }
 
-  /// Row by row from and to a contiguous tensor of the device.
+  /// Row by row from and to a contiguous tensor of the device; rows begin at whole bytes.
   void take(const Tensor& near) const { copy_rows(view_, near); }
   void give(const Tensor& near) const { copy_rows(near, view_); }
 
  private:
+  /// The longest but the last, which stays contiguous; -1: there is none to spread.
+  static int far_axis(const Tensor& like) {
+    int axis = -1;
+    for (int i = 0; i + 1 < like.rank() && like.num_elements() > 0; ++i)
+      if (like.shape[i] > 1 && (axis < 0 || like.shape[i] > like.shape[axis])) axis = i;
+    return axis;
+  }
   static void copy_rows(const Tensor& to, const Tensor& from) {
     const cuda::CurrentDevice current(to.device);
-    const auto size = static_cast<int64_t>(bits(to.dtype) / 8);
     const int64_t row = to.rank() == 0 ? 1 : to.shape[-1];
+    const auto size = static_cast<size_t>(num_bytes(to.dtype, {row}));
     const auto address = [&](const Tensor& t, int64_t n) {
-      return reinterpret_cast<cuda::abi::CUdeviceptr>(t.as<char>() + element_offset(t, n) * size);
+      return reinterpret_cast<cuda::abi::CUdeviceptr>(t.as<char>() + element_offset(t, n) * bits(t.dtype) / 8);
     };
     for (int64_t n = 0; n < to.num_elements(); n += row)
-      cuda::driver().copy_on_device(address(to, n), address(from, n), static_cast<size_t>(row * size), nullptr);
+      cuda::driver().copy_on_device(address(to, n), address(from, n), size, nullptr);
   }
 
   Array memory_;
@@ -228,7 +233,9 @@ std::optional<std::string> far_call(const Configuration& configuration, Device d
   near.result(nullptr);
   int64_t far_bytes = 0;
   for (const Tensor& input : configuration.problem.views()) far_bytes += FarTensor::bytes_for(input, top);
-  for (const Array& output : near.outputs()) far_bytes += FarTensor::bytes_for(output, top);
+  const std::span<const OutputSpec> specs = near.plan().outputs();
+  for (size_t o = 0; o < specs.size(); ++o)
+    if (specs[o].aliased_input < 0) far_bytes += FarTensor::bytes_for(near.outputs()[o], top);
   if (far_bytes > kMostFarBytes) return std::nullopt;
   std::vector<FarTensor> far_inputs, far_outputs;
   std::vector<Tensor> inputs, outputs;
@@ -245,7 +252,11 @@ std::optional<std::string> far_call(const Configuration& configuration, Device d
     uploaded.push_back(to_device(contiguous(input), device));
     far_inputs.back().take(uploaded.back());
   }
-  for (const Array& output : near.outputs()) spread(output, far_outputs, outputs);
+  for (size_t o = 0; o < specs.size(); ++o) {
+    const int input = specs[o].aliased_input;
+    spread(input < 0 ? near.outputs()[o].view() : Tensor(), far_outputs, outputs);
+    if (input >= 0) outputs.back() = inputs[static_cast<size_t>(input)];
+  }
   if (!any) return std::nullopt;
 
   std::optional<Plan> plan;
@@ -259,7 +270,8 @@ std::optional<std::string> far_call(const Configuration& configuration, Device d
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (!outputs[o].present()) continue;
     const Array gathered(outputs[o].dtype, outputs[o].shape, device);
-    far_outputs[o].give(gathered);
+    const int input = specs[o].aliased_input;
+    (input < 0 ? far_outputs[o] : far_inputs[static_cast<size_t>(input)]).give(gathered);
     const std::string wrong = compare_bits(to_host(gathered), to_host(near.outputs()[o]));
     if (!wrong.empty())
       return fmt::format("{}, far at element {}, {}: {}", configuration.text(), top,

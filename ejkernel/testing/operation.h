@@ -71,7 +71,7 @@ std::string replay_of(const RandomRequest& request);
 
 /// What every output should be.
 struct Answer {
-  std::vector<Expected> outputs = {};  ///< in field order
+  std::vector<Expected> outputs = {};  ///< in field order; of an updated input all that it holds afterwards
   uint32_t status = 0;                 ///< the status word's bits
   bool complete = true;                ///< false: only part of the elements is judged (`Expected::at`)
 };

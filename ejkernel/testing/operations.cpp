@@ -6,7 +6,13 @@
 #include "ejkernel/core/validate.h"
 #include "ejkernel/ops/attention/attention_cases.h"
 #include "ejkernel/ops/flash_attention/flash_attention_cases.h"
+#include "ejkernel/ops/grouped_matmul/grouped_matmul_cases.h"
 #include "ejkernel/ops/mean_pooling/mean_pooling_cases.h"
+#include "ejkernel/ops/page_append/page_append_cases.h"
+#include "ejkernel/ops/page_attention/page_attention_cases.h"
+#include "ejkernel/ops/ragged_decode_attention/ragged_decode_attention_cases.h"
+#include "ejkernel/ops/ragged_page_attention/ragged_page_attention_cases.h"
+#include "ejkernel/ops/ragged_page_attention_v3/ragged_page_attention_v3_cases.h"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_cases.h"
 
 namespace ejk::testing {
@@ -19,8 +25,16 @@ std::span<const TestOperation* const> test_operations() {
       &attention_backward_tests(),
       &scaled_dot_product_attention_tests(),
       &scaled_dot_product_attention_backward_tests(),
+      &page_attention_tests(),
+      &page_append_tests(),
+      &ragged_decode_attention_tests(),
+      &ragged_page_attention_tests(),
+      &ragged_page_attention_v3_tests(),
       &mean_pooling_tests(),
       &mean_pooling_backward_tests(),
+      &grouped_matmul_tests(),
+      &grouped_matmul_backward_tests(),
+      &transposed_grouped_matmul_tests(),
   };
   return list;
 }

@@ -12,6 +12,19 @@ size_t bytes_of(const Tensor& t) { return static_cast<size_t>(num_bytes(t.dtype,
 cuda::abi::CUdeviceptr address(const Tensor& t) { return reinterpret_cast<cuda::abi::CUdeviceptr>(t.data); }
 cuda::abi::CUstream driver_stream(void* stream) { return static_cast<cuda::abi::CUstream>(stream); }
 
+/// All that a tensor's strides span, as bytes.
+Tensor whole_span(const Tensor& t) {
+  const auto [first, last] = element_range(t);
+  return Tensor(t.as<std::byte>() + first * bits(t.dtype) / 8, DType::u8, {num_bytes(t.dtype, {last - first})},
+                t.device);
+}
+
+/// Between tensors of one device that are alike; the current one.
+void copy_contents(const Tensor& from, const Tensor& to, void* stream) {
+  if (to.num_elements() > 0)
+    cuda::driver().copy_on_device(address(to), address(from), bytes_of(to), driver_stream(stream));
+}
+
 /// In a registry of one, so that no other kernel can answer for this one.
 Plan plan_for(const Problem& problem, const Kernel& kernel, Device device, const std::optional<ConfigValues>& config) {
   auto alone = std::make_shared<RegisteredOperation>();
@@ -41,6 +54,16 @@ Resident::Resident(Plan plan, std::vector<Tensor> inputs) : plan_(std::move(plan
 
 void Resident::allocate() {
   outputs_ = plan_.allocate_outputs();
+  view_aliased(plan_.outputs(), inputs_, outputs_);
+  first_contents_.resize(inputs_.size());
+  for (const OutputSpec& spec : plan_.outputs()) {
+    if (spec.aliased_input < 0) continue;
+    const auto i = static_cast<size_t>(spec.aliased_input);
+    const Tensor contents = whole_span(inputs_[i]);
+    first_contents_[i] = Array(contents.dtype, contents.shape, contents.device);
+    const cuda::CurrentDevice current(plan_.device());
+    copy_contents(contents, first_contents_[i], nullptr);
+  }
   output_views_.assign(outputs_.begin(), outputs_.end());
   workspace_ = Array(DType::u8, {static_cast<int64_t>(plan_.workspace_bytes())}, plan_.device());
   poison(nullptr);
@@ -54,16 +77,19 @@ void Resident::run(void* stream) const {
 
 void Resident::poison(void* stream) const {
   const cuda::CurrentDevice current(plan_.device());
-  for (const Tensor& output : output_views_)
-    if (output.num_elements() > 0) cuda::driver().fill(address(output), 0xff, bytes_of(output), driver_stream(stream));
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    if (first_contents_[i].present()) copy_contents(first_contents_[i], whole_span(inputs_[i]), stream);
+  for (size_t o = 0; o < output_views_.size(); ++o)
+    if (const Tensor& output = output_views_[o]; output.num_elements() > 0 && plan_.outputs()[o].aliased_input < 0)
+      cuda::driver().fill(address(output), 0xff, bytes_of(output), driver_stream(stream));
 }
 
 void Resident::take_inputs(const Resident& other, void* stream) const {
   const cuda::CurrentDevice current(plan_.device());
-  for (size_t i = 0; i < inputs_.size(); ++i)
-    if (inputs_[i].num_elements() > 0)
-      cuda::driver().copy_on_device(address(inputs_[i]), address(other.inputs_[i]), bytes_of(inputs_[i]),
-                                    driver_stream(stream));
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    copy_contents(other.inputs_[i], inputs_[i], stream);
+    if (first_contents_[i].present()) copy_contents(other.first_contents_[i], first_contents_[i], stream);
+  }
 }
 
 Digest Resident::digest(void* stream) const {

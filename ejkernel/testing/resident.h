@@ -11,8 +11,9 @@
 
 namespace ejk::testing {
 
-/// Outputs are contiguous, and full of NaN until they are written. What it puts on a stream nothing waits for, except
-/// where it says so; one launch at a time.
+/// Outputs are contiguous, and full of NaN until they are written; those that alias an input are that input, which
+/// holds until then what it held at first. What it puts on a stream nothing waits for, except where it says so; one
+/// launch at a time.
 class Resident {
  public:
   /// Throws Unsupported when the kernel declines.
@@ -22,9 +23,10 @@ class Resident {
   Resident(Plan plan, std::vector<Tensor> inputs);
 
   void run(void* stream) const;
-  /// NaN into every output.
+  /// NaN into every output, or the first contents into one that is an input.
   void poison(void* stream) const;
-  /// Input contents of another resident of the same shapes, whose tensors are contiguous as well.
+  /// Input contents of another resident of the same shapes, whose tensors are contiguous as well; of what the call
+  /// writes the first contents, from the next `poison` on.
   void take_inputs(const Resident& other, void* stream) const;
   /// Of all bits of all outputs; waits for the stream.
   Digest digest(void* stream) const;
@@ -40,6 +42,7 @@ class Resident {
   Plan plan_;
   std::vector<Array> owned_;
   std::vector<Tensor> inputs_;
+  std::vector<Array> first_contents_;  ///< per input: of those that the call writes
   std::vector<Array> outputs_;
   std::vector<Tensor> output_views_;
   Array workspace_;

@@ -34,14 +34,6 @@ void dispatch(DType dtype, F&& f) {
 
 }  // namespace
 
-void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  dispatch(x.dtype, [&]<class T>() {
-    Matrix<T> result = matrix<T>(y);
-    result.noalias() = matrix<T>(x) * matrix<T>(weight).transpose();
-    result.rowwise() += row<T>(bias);
-  });
-}
-
 void gelu(const Tensor& x) {
   dispatch(x.dtype, [&]<class T>() {
     auto values = row<T>(x).array();

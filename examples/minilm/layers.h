@@ -1,5 +1,5 @@
-// The layers of a transformer that treat every row (token) alike, in float or double, by Eigen. What looks at several
-// rows at once, attention and pooling, is the library's.
+// What a transformer does to every number or row (token) by itself, in float or double, by Eigen. Products, attention
+// and pooling are the library's.
 //
 // Tensors are contiguous, rank 2 [rows, columns] or rank 1, and of one dtype, f32 or f64, unless said otherwise. The
 // caller has checked the shapes.
@@ -11,9 +11,6 @@
 #include <ejkernel/core/tensor.h>
 
 namespace minilm {
-
-/// y = x @ weight^T + bias, with weight [outputs, inputs].
-void linear(const ejk::Tensor& x, const ejk::Tensor& weight, const ejk::Tensor& bias, const ejk::Tensor& y);
 
 /// x = x * Phi(x), with the error function and not its tanh approximation.
 void gelu(const ejk::Tensor& x);

@@ -116,7 +116,7 @@ MiniLm::Affine MiniLm::affine(const SafeTensors& file, const std::string& name, 
 Array MiniLm::embed(const PackedTokens& tokens) const {
   check(tokens);
   Array x = embed_tokens(tokens);
-  for (const Layer& layer : layers_) run_layer(layer, tokens.cu_seqlens, x);
+  for (const Layer& layer : layers_) x = run_layer(layer, tokens.cu_seqlens, x);
   auto [sentences, chunks] = ejk::mean_pooling({.x = x, .cu_seqlens = tokens.cu_seqlens}, {}, {.plan = options_});
   normalise_length(sentences);
   return sentences;
@@ -148,28 +148,38 @@ Array MiniLm::embed_tokens(const PackedTokens& tokens) const {
   return x;
 }
 
-void MiniLm::run_layer(const Layer& layer, const Tensor& cu_seqlens, const Tensor& x) const {
-  const int64_t num_tokens = x.shape[0], wide = layer.expand.bias.num_elements();
-  const Array query(dtype_, x.shape), key(dtype_, x.shape), value(dtype_, x.shape);
-  for_rows(num_tokens, [&](const Rows& rows) {
-    linear(rows(x), layer.query.weight, layer.query.bias, rows(query));
-    linear(rows(x), layer.key.weight, layer.key.bias, rows(key));
-    linear(rows(x), layer.value.weight, layer.value.bias, rows(value));
-  });
-
+Array MiniLm::run_layer(const Layer& layer, const Tensor& cu_seqlens, const Tensor& x) const {
+  const Array query = linear(layer.query, x), key = linear(layer.key, x), value = linear(layer.value, x);
   auto [attended, lse] = ejk::flash_attention(attention_inputs(query, key, value, cu_seqlens), {}, {.plan = options_});
   const Tensor by_token(attended.data(), dtype_, x.shape);  // the heads' outputs side by side
 
-  const Array y(dtype_, x.shape), expanded(dtype_, {num_tokens, wide});
-  const double epsilon = architecture_.layer_norm_epsilon;
-  for_rows(num_tokens, [&](const Rows& rows) {
-    linear(rows(by_token), layer.attended.weight, layer.attended.bias, rows(y));
-    add_and_normalise(rows(y), rows(x), layer.attention_norm.weight, layer.attention_norm.bias, epsilon);
-    linear(rows(y), layer.expand.weight, layer.expand.bias, rows(expanded));
-    gelu(rows(expanded));
-    linear(rows(expanded), layer.contract.weight, layer.contract.bias, rows(x));
-    add_and_normalise(rows(x), rows(y), layer.output_norm.weight, layer.output_norm.bias, epsilon);
-  });
+  const auto normalise = [&](const Tensor& y, const Tensor& residual, const Affine& norm) {
+    for_rows(y.shape[0], [&](const Rows& rows) {
+      add_and_normalise(rows(y), rows(residual), norm.weight, norm.bias, architecture_.layer_norm_epsilon);
+    });
+  };
+  const Array y = linear(layer.attended, by_token);
+  normalise(y, x, layer.attention_norm);
+  const Array expanded = linear(layer.expand, y);
+  for_rows(y.shape()[0], [&](const Rows& rows) { gelu(rows(expanded)); });
+  Array contracted = linear(layer.contract, expanded);
+  normalise(contracted, y, layer.output_norm);
+  return contracted;
+}
+
+Array MiniLm::linear(const Affine& layer, const Tensor& x) const {
+  auto num_rows = static_cast<int32_t>(x.shape[0]);
+  const Tensor one_group(&num_rows, DType::i32, {1});
+  return ejk::grouped_matmul(linear_inputs(layer, x, one_group), {.transpose_rhs = true}, {.plan = options_}).out;
+}
+
+/// All rows are one group, weights [outputs, inputs] as the file has them, and every row is added to the bias.
+ejk::GroupedMatmul::Inputs MiniLm::linear_inputs(const Affine& layer, const Tensor& x, const Tensor& one_group) const {
+  const Shape& weight = layer.weight.shape();
+  return {.lhs = x,
+          .rhs = Tensor(layer.weight.data(), dtype_, {1, weight[0], weight[1]}),
+          .group_sizes = one_group,
+          .existing_out = Tensor(layer.bias.data(), dtype_, {x.shape[0], weight[0]}, {0, 1})};
 }
 
 /// [num_tokens, width] is [num_tokens, num_heads, head_dim] without moving anything.
@@ -187,7 +197,10 @@ std::vector<ejk::Explanation> MiniLm::explain(const PackedTokens& tokens) const 
   const Tensor x(nullptr, dtype_, {static_cast<int64_t>(tokens.ids.size()), width_});
   const auto attention = to_array(attention_inputs(x, x, x, tokens.cu_seqlens));
   const auto pooling = to_array(ejk::MeanPooling::Inputs{.x = x, .cu_seqlens = tokens.cu_seqlens});
-  return {ejk::explain(ejk::FlashAttention::kName, attention, ejk::ParamsBlock::of(ejk::FlashAttention::Params{}),
+  const auto expand = to_array(linear_inputs(layers_.front().expand, x, Tensor(nullptr, DType::i32, {1})));
+  return {ejk::explain(ejk::GroupedMatmul::kName, expand,
+                       ejk::ParamsBlock::of(ejk::GroupedMatmul::Params{.transpose_rhs = true}), options_),
+          ejk::explain(ejk::FlashAttention::kName, attention, ejk::ParamsBlock::of(ejk::FlashAttention::Params{}),
                        options_),
           ejk::explain(ejk::MeanPooling::kName, pooling, ejk::ParamsBlock::of(ejk::MeanPooling::Params{}), options_)};
 }

@@ -61,7 +61,10 @@ class MiniLm {
                                                const ejk::Tensor& value, const ejk::Tensor& cu_seqlens) const;
   void check(const PackedTokens& tokens) const;
   ejk::Array embed_tokens(const PackedTokens& tokens) const;
-  void run_layer(const Layer& layer, const ejk::Tensor& cu_seqlens, const ejk::Tensor& x) const;
+  ejk::Array run_layer(const Layer& layer, const ejk::Tensor& cu_seqlens, const ejk::Tensor& x) const;
+  ejk::Array linear(const Affine& layer, const ejk::Tensor& x) const;
+  ejk::GroupedMatmul::Inputs linear_inputs(const Affine& layer, const ejk::Tensor& x,
+                                           const ejk::Tensor& one_group) const;
 
   ejk::DType dtype_;
   ejk::PlanOptions options_;

@@ -2,7 +2,7 @@
 # fmt: off
 # ruff: noqa: I001
 from collections.abc import Mapping
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 # JAX arrays, NumPy arrays or torch tensors: results are of the kind that is passed.
 Array = TypeVar("Array")
@@ -61,10 +61,37 @@ class ScaledDotProductAttentionBackwardResult(NamedTuple, Generic[Array]):
     value: Annotated[Array, "@value[batch, kv_len, num_kv_heads, value_dim]"]
     bias: Annotated[Array, "@bias?[batch/1, num_q_heads/1, q_len/1, kv_len]"] | None
 
+class PageAttentionResult(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@query[num_seqs, num_q_heads, value_dim]"]
+    lse: Annotated[Array, "stats@query[num_seqs, num_q_heads]"]
+
+class PageAppendResult(NamedTuple, Generic[Array]):
+    key_cache: Annotated[Array, "@key_cache&[num_pages, page_size, num_kv_heads, head_dim] ; @key_cache&[num_pages, num_kv_heads, page_size, head_dim]"]
+    value_cache: Annotated[Array, "@value_cache&[num_pages, page_size, num_kv_heads, value_dim] ; @value_cache&[num_pages, num_kv_heads, page_size, value_dim]"]
+
+class RaggedDecodeAttentionResult(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@query[batch, num_q_heads, value_dim] ; @query[batch, 1, num_q_heads, value_dim]"]
+    lse: Annotated[Array, "stats@query[batch, num_q_heads]"]
+
+class RaggedPageAttentionResult(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@queries[total_tokens, num_q_heads, head_dim]"]
+    lse: Annotated[Array, "stats@queries[num_q_heads, total_tokens]"]
+
+class RaggedPageAttentionV3Result(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@queries[total_tokens, num_q_heads, head_dim]"]
+    kv_cache: Annotated[Array, "@kv_cache&[num_pages, page_size, 2*num_kv_heads, head_dim]"]
+    lse: Annotated[Array, "stats@queries[num_q_heads, total_tokens]"]
+
 class MeanPoolingResult(NamedTuple, Generic[Array]):
     out: Annotated[Array, "@x[batch, dim] ; @x[num_seqs, dim] ; @x[batch, total_chunks, num_heads, dim] ; @x[total_chunks, num_heads, dim]"]
     chunk_offsets: Annotated[Array, "- ; - ; - ; int32[num_seqs+1]"] | None
 
+class GroupedMatmulBackwardResult(NamedTuple, Generic[Array]):
+    lhs: Annotated[Array, "@lhs[m, k] ; @lhs[m, k] ; @lhs[batch, num_groups, m, k] ; @lhs[batch, num_groups, m, k]"]
+    rhs: Annotated[Array, "@rhs[num_groups, k, n] ; @rhs[num_groups, n, k] ; @rhs[batch, num_groups, k, n] ; @rhs[batch, num_groups, n, k]"]
+    existing_out: Annotated[Array, "@existing_out?[m, n] ; @existing_out?[m, n] ; @existing_out?[batch, num_groups, m, n] ; @existing_out?[batch, num_groups, m, n]"] | None
+
+@overload
 def flash_attention(
     query: Annotated[Array, "number[batch, q_len, num_q_heads, head_dim] ; number[total_q, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim] ; @query[total_k, num_kv_heads, head_dim]"],
@@ -99,9 +126,13 @@ def flash_attention(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> FlashAttentionResult[Array]:
     """Softmax attention without the score matrix: grouped heads, masks, windows, sinks, soft cap, dropout, packing."""
+@overload
+def flash_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def flash_attention_backward(
     query: Annotated[Array, "number[batch, q_len, num_q_heads, head_dim] ; number[total_q, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim] ; @query[total_k, num_kv_heads, head_dim]"],
@@ -140,9 +171,13 @@ def flash_attention_backward(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> FlashAttentionBackwardResult[Array]:
     """Gradient of flash_attention for query, key, value, bias and sinks."""
+@overload
+def flash_attention_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def attention(
     query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
@@ -169,9 +204,13 @@ def attention(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> AttentionResult[Array]:
     """Softmax attention that returns the weights as well: grouped heads, masks, windows, sinks, soft cap, dropout."""
+@overload
+def attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def attention_backward(
     query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
@@ -200,9 +239,13 @@ def attention_backward(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> AttentionBackwardResult[Array]:
     """Gradient of attention for query, key, value, bias and sinks."""
+@overload
+def attention_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def scaled_dot_product_attention(
     query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
@@ -221,9 +264,13 @@ def scaled_dot_product_attention(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> ScaledDotProductAttentionResult[Array]:
     """flash_attention behind the usual signature: lengths per batch entry, causal from the top left."""
+@overload
+def scaled_dot_product_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def scaled_dot_product_attention_backward(
     query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
@@ -246,9 +293,151 @@ def scaled_dot_product_attention_backward(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> ScaledDotProductAttentionBackwardResult[Array]:
     """Gradient of scaled_dot_product_attention for query, key, value and bias."""
+@overload
+def scaled_dot_product_attention_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
+def page_attention(
+    query: Annotated[Array, "float[num_seqs, num_q_heads, head_dim]"],
+    key_cache: Annotated[Array, "stored[num_pages, page_size, num_kv_heads, head_dim] ; stored[num_pages, num_kv_heads, page_size, head_dim]"],
+    value_cache: Annotated[Array, "@key_cache[num_pages, page_size, num_kv_heads, value_dim] ; @key_cache[num_pages, num_kv_heads, page_size, value_dim]"],
+    context_lens: Annotated[Array, "int32[num_seqs]"],
+    block_tables: Annotated[Array, "int32[num_seqs, max_num_pages]"],
+    softmax_aux: Annotated[Array, "float?[num_q_heads, num_sinks] | float?[num_sinks]"] | None = None,
+    k_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size, num_kv_heads, num_k_groups]"] | None = None,
+    v_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size, num_kv_heads, num_v_groups]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    sliding_window: int | tuple[int, int] | None = None,
+    attention_sink_size: int = 0,
+    logits_soft_cap: float | None = None,
+    batch_invariant: bool = False,
+    cache_layout: Literal["page_major", "head_major"] = "page_major",
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> PageAttentionResult[Array]:
+    """Decode attention over a paged cache: one query per sequence, windows, sinks, soft cap, 8-bit and int4 caches."""
+@overload
+def page_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def page_append(
+    keys: Annotated[Array, "float[total_tokens, num_kv_heads, head_dim]"],
+    values: Annotated[Array, "@keys[total_tokens, num_kv_heads, value_dim]"],
+    key_cache: Annotated[Array, "number[num_pages, page_size, num_kv_heads, head_dim] ; number[num_pages, num_kv_heads, page_size, head_dim]"],
+    value_cache: Annotated[Array, "@key_cache[num_pages, page_size, num_kv_heads, value_dim] ; @key_cache[num_pages, num_kv_heads, page_size, value_dim]"],
+    context_lens: Annotated[Array, "int32[num_seqs]"],
+    block_tables: Annotated[Array, "int32[num_seqs, max_num_pages]"],
+    query_start_loc: Annotated[Array, "int32[num_seqs+1]"],
+    k_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads]"] | None = None,
+    v_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads]"] | None = None,
+    *,
+    cache_layout: Literal["page_major", "head_major"] = "page_major",
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> PageAppendResult[Array]:
+    """Stores new keys and values in a paged cache, in place."""
+@overload
+def page_append(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def ragged_decode_attention(
+    query: Annotated[Array, "float[batch, num_q_heads, head_dim] ; float[batch, 1, num_q_heads, head_dim]"],
+    key: Annotated[Array, "stored[batch, kv_len, num_kv_heads, head_dim]"],
+    value: Annotated[Array, "@key[batch, kv_len, num_kv_heads, value_dim]"],
+    sequence_start: Annotated[Array, "int32[batch]"],
+    sequence_end: Annotated[Array, "int32[batch]"],
+    softmax_aux: Annotated[Array, "float?[num_q_heads, num_sinks] | float?[num_sinks]"] | None = None,
+    k_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[batch, kv_len, num_kv_heads, num_k_groups]"] | None = None,
+    v_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[batch, kv_len, num_kv_heads, num_v_groups]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    sliding_window: int | tuple[int, int] | None = None,
+    attention_sink_size: int = 0,
+    logits_soft_cap: float | None = None,
+    batch_invariant: bool = False,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RaggedDecodeAttentionResult[Array]:
+    """Decode attention over a contiguous cache, from a start to an end of its own in each batch entry."""
+@overload
+def ragged_decode_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def ragged_page_attention(
+    queries: Annotated[Array, "float[total_tokens, num_q_heads, head_dim]"],
+    kv_pages: Annotated[Array, "stored[num_pages, page_size, 2*num_kv_heads, head_dim]"],
+    context_lens: Annotated[Array, "int32[max_num_seqs]"],
+    block_tables: Annotated[Array, "int32[max_num_seqs, max_num_pages]"],
+    query_start_loc: Annotated[Array, "int32[max_num_seqs+1]"],
+    num_seqs: Annotated[Array, "int32[1]"],
+    softmax_aux: Annotated[Array, "float?[num_q_heads, num_sinks] | float?[num_sinks]"] | None = None,
+    k_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size, num_kv_heads, num_k_groups]"] | None = None,
+    v_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads] | float32?[num_pages, page_size, num_kv_heads, num_v_groups]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    sliding_window: int | tuple[int, int] | None = None,
+    attention_sink_size: int = 0,
+    logits_soft_cap: float | None = None,
+    batch_invariant: bool = False,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RaggedPageAttentionResult[Array]:
+    """Attention of packed queries, prefill and decode mixed, over a paged cache of interleaved keys and values."""
+@overload
+def ragged_page_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def ragged_page_attention_v3(
+    queries: Annotated[Array, "float[total_tokens, num_q_heads, head_dim]"],
+    keys: Annotated[Array, "@queries[total_tokens, num_kv_heads, head_dim]"],
+    values: Annotated[Array, "@queries[total_tokens, num_kv_heads, head_dim]"],
+    kv_cache: Annotated[Array, "number[num_pages, page_size, 2*num_kv_heads, head_dim]"],
+    context_lens: Annotated[Array, "int32[max_num_seqs]"],
+    block_tables: Annotated[Array, "int32[table_num_pages]"],
+    query_start_loc: Annotated[Array, "int32[max_num_seqs+1]"],
+    distribution: Annotated[Array, "int32[3]"],
+    softmax_aux: Annotated[Array, "float?[num_q_heads, num_sinks] | float?[num_sinks]"] | None = None,
+    q_scale: Annotated[Array, "float32?[]"] | None = None,
+    k_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads]"] | None = None,
+    v_scale: Annotated[Array, "float32?[] | float32?[num_kv_heads]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    sliding_window: int | tuple[int, int] | None = None,
+    attention_sink_size: int = 0,
+    logits_soft_cap: float | None = None,
+    batch_invariant: bool = False,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RaggedPageAttentionV3Result[Array]:
+    """Stores new keys and values in a paged cache, then attends: prefill and decode mixed."""
+@overload
+def ragged_page_attention_v3(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
 def mean_pooling(
     x: Annotated[Array, "float[batch, num_tokens, dim] ; float[num_tokens, dim] ; float[batch, num_tokens, num_heads, dim] ; float[num_tokens, num_heads, dim]"],
     mask: Annotated[Array, "bool?[batch, num_tokens] ; - ; - ; -"] | None = None,
@@ -260,9 +449,13 @@ def mean_pooling(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> MeanPoolingResult[Array]:
     """Mean over each sequence's rows, or over each chunk of them: masked, packed, per chunk."""
+@overload
+def mean_pooling(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def mean_pooling_backward(
     d_out: Annotated[Array, "float[batch, dim] ; float[num_seqs, dim] ; float[batch, total_chunks, num_heads, dim] ; float[total_chunks, num_heads, dim]"],
     mask: Annotated[Array, "bool?[batch, num_tokens] ; - ; - ; -"] | None = None,
@@ -275,5 +468,89 @@ def mean_pooling_backward(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> Annotated[Array, "@d_out[batch, num_tokens, dim] ; @d_out[num_tokens, dim] ; @d_out[batch, num_tokens, num_heads, dim] ; @d_out[num_tokens, num_heads, dim]"]:
     """Gradient of mean_pooling for x."""
+@overload
+def mean_pooling_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def grouped_matmul(
+    lhs: Annotated[Array, "number[m, k] ; number[m, k] ; number[batch, num_groups, m, k] ; number[batch, num_groups, m, k]"],
+    rhs: Annotated[Array, "number[num_groups, k, n] ; number[num_groups, n, k] ; number[batch, num_groups, k, n] ; number[batch, num_groups, n, k]"],
+    group_sizes: Annotated[Array, "int32[num_all_groups] ; int32[num_all_groups] ; - ; -"] | None = None,
+    existing_out: Annotated[Array, "result@lhs?[m, n] ; result@lhs?[m, n] ; result@lhs?[batch, num_groups, m, n] ; result@lhs?[batch, num_groups, m, n]"] | None = None,
+    lhs_scale: Annotated[Array, "float32?[] | float32?[m] | float32?[m, num_k_blocks] ; float32?[] | float32?[m] | float32?[m, num_k_blocks] ; float32?[] ; float32?[]"] | None = None,
+    rhs_scale: Annotated[Array, "float32?[] | float32?[num_groups, n] | float32?[num_groups, num_k_blocks, num_n_blocks] ; float32?[] | float32?[num_groups, n] | float32?[num_groups, num_k_blocks, num_n_blocks] ; float32?[] ; float32?[]"] | None = None,
+    rhs_mask: Annotated[Array, "bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; - ; -"] | None = None,
+    out_mask: Annotated[Array, "bool?[num_mask_m_blocks, num_mask_n_blocks] ; bool?[num_mask_m_blocks, num_mask_n_blocks] ; - ; -"] | None = None,
+    *,
+    transpose_rhs: bool = False,
+    group_offset: int = 0,
+    out_dtype: Any | None = None,
+    block_m: int | None = None,
+    block_k: int | None = None,
+    block_n: int | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> Annotated[Array, "result@lhs[m, n] ; result@lhs[m, n] ; result@lhs[batch, num_groups, m, n] ; result@lhs[batch, num_groups, m, n]"]:
+    """Products of groups of rows with a matrix per group: ragged, batched, block-sparse, 8-bit."""
+@overload
+def grouped_matmul(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def grouped_matmul_backward(
+    lhs: Annotated[Array, "float[m, k] ; float[m, k] ; float[batch, num_groups, m, k] ; float[batch, num_groups, m, k]"],
+    rhs: Annotated[Array, "@lhs[num_groups, k, n] ; @lhs[num_groups, n, k] ; @lhs[batch, num_groups, k, n] ; @lhs[batch, num_groups, n, k]"],
+    group_sizes: Annotated[Array, "int32[num_all_groups] ; int32[num_all_groups] ; - ; -"] | None = None,
+    existing_out: Annotated[Array, "result@lhs?[m, n] ; result@lhs?[m, n] ; result@lhs?[batch, num_groups, m, n] ; result@lhs?[batch, num_groups, m, n]"] | None = None,
+    rhs_mask: Annotated[Array, "bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; - ; -"] | None = None,
+    out_mask: Annotated[Array, "bool?[num_mask_m_blocks, num_mask_n_blocks] ; bool?[num_mask_m_blocks, num_mask_n_blocks] ; - ; -"] | None = None,
+    d_out: Annotated[Array, "result@lhs[m, n] ; result@lhs[m, n] ; result@lhs[batch, num_groups, m, n] ; result@lhs[batch, num_groups, m, n]"] | None = None,
+    *,
+    transpose_rhs: bool = False,
+    group_offset: int = 0,
+    out_dtype: Any | None = None,
+    block_m: int | None = None,
+    block_k: int | None = None,
+    block_n: int | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> GroupedMatmulBackwardResult[Array]:
+    """Gradient of grouped_matmul for lhs, rhs and existing_out."""
+@overload
+def grouped_matmul_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def transposed_grouped_matmul(
+    lhs: Annotated[Array, "float[m, k]"],
+    d_out: Annotated[Array, "float[m, n]"],
+    group_sizes: Annotated[Array, "int32[num_all_groups]"],
+    rhs_mask: Annotated[Array, "bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks]"] | None = None,
+    out_mask: Annotated[Array, "bool?[num_mask_m_blocks, num_mask_n_blocks]"] | None = None,
+    *,
+    transpose_rhs: bool = False,
+    group_offset: int = 0,
+    num_groups: int | None = None,
+    out_dtype: Any | None = None,
+    block_m: int | None = None,
+    block_k: int | None = None,
+    block_n: int | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> Annotated[Array, "result@lhs[num_groups, k, n] ; result@lhs[num_groups, n, k]"]:
+    """A matrix per group: the transposed rows of one tensor times those of another. The gradient of grouped_matmul for rhs."""
+@overload
+def transposed_grouped_matmul(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...

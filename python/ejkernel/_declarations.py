@@ -19,6 +19,7 @@ class Field:
     doc: str
     optional: bool
     python_name: str | None  # another spelling, of the Python library that came before
+    aliased: bool = False  # an output that is the input of its name, updated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +57,25 @@ class Operation:
         return tuple(field.name for field in self.outputs)
 
     @functools.cached_property
+    def updated_names(self) -> frozenset[str]:
+        """Inputs that calls write in place, which are outputs as well."""
+        return frozenset(field.name for field in self.outputs if field.aliased)
+
+    @functools.cached_property
     def spellings(self) -> dict[str, str]:
         """Other spellings of inputs."""
         return {field.python_name: field.name for field in self.inputs if field.python_name is not None}
 
 
 def _field(json: Mapping[str, Any]) -> Field:
-    return Field(json["name"], json["contract"], json["doc"], json["optional"], json.get("python_name"))
+    return Field(
+        json["name"],
+        json["contract"],
+        json["doc"],
+        json["optional"],
+        json.get("python_name"),
+        json.get("aliased", False),
+    )
 
 
 def _param(json: Mapping[str, Any]) -> Param:

@@ -21,6 +21,7 @@ _OPTION_DOCS = {
     "config": "fields to set over the kernel's config, {'block_q': 64}; wins over every other source, is never stored",
     "policy": "where a config may come from: autotune (anywhere), heuristics (no measuring), cached (what is known)",
 }
+_STATUS_DOC = "also return, last, uint32[1]: bits of what was wrong with the contents of index arrays, 0 for nothing"
 
 
 @functools.cache
@@ -36,7 +37,8 @@ def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str
         return None
     if param.type == "ints":
         if isinstance(value, int):
-            return (value, 0) if values.get("causal") else (value, value)
+            one_sided = values.get("causal") or "causal" not in op.param_names  # decode sees nothing later at all
+            return (value, 0) if one_sided else (value, value)
         return tuple(int(v) for v in value)
     if param.name.endswith("dtype"):
         return name_of(value)
@@ -56,7 +58,7 @@ def _integer(op: Operation, param: Param, value: Any) -> int:
 def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]:
     """The call that keyword arguments describe, and its arrays in declared order. Absent inputs may be None."""
     given = {op.spellings.get(name, name): value for name, value in given.items()}
-    known = (*op.input_names, *op.param_names, *_OPTION_DOCS)
+    known = (*op.input_names, *op.param_names, *_OPTION_DOCS, "return_status")
     for name in given:
         if name not in known:
             raise TypeError(f"{op.name}: '{name}' is no argument of it; they are {', '.join(known)}")
@@ -77,16 +79,20 @@ def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]
             policy=given.get("policy"),
         ),
     )
-    return Call(op.name, present, _library.canonical_params(set_params), options), [given[n] for n in present]
+    call = Call(
+        op.name, present, _library.canonical_params(set_params), options, status=bool(given.get("return_status"))
+    )
+    return call, [given[n] for n in present]
 
 
-def _signature(op: Operation, with_options: bool = True) -> inspect.Signature:
+def _signature(op: Operation) -> inspect.Signature:
     """Inputs by position in declared order, everything else by keyword."""
     p = inspect.Parameter
     inputs = [p(f.name, p.POSITIONAL_OR_KEYWORD, default=p.empty if _leads(op, f.name) else None) for f in op.inputs]
     params = [p(param.name, p.KEYWORD_ONLY, default=param.default) for param in op.params]
-    options = [p(name, p.KEYWORD_ONLY, default=None) for name in _OPTION_DOCS] if with_options else []
-    return inspect.Signature(inputs + params + options)
+    options = [p(name, p.KEYWORD_ONLY, default=None) for name in _OPTION_DOCS]
+    status = p("return_status", p.KEYWORD_ONLY, default=False)
+    return inspect.Signature([*inputs, *params, *options, status])
 
 
 def _leads(op: Operation, name: str) -> bool:
@@ -109,9 +115,13 @@ def _doc(op: Operation) -> str:
         f"  {param.name}: {param.doc}" + (f" ({', '.join(param.choices)})" if param.choices else "")
         for param in op.params
     ]
-    lines += [f"  {name}: {doc}" for name, doc in _OPTION_DOCS.items()]
+    lines += [f"  {name}: {doc}" for name, doc in (_OPTION_DOCS | {"return_status": _STATUS_DOC}).items()]
     lines += ["", "Returns:"]
-    lines += [f"  {field.name}: {field.contract}. {field.doc}" for field in op.outputs]
+    lines += [
+        f"  {field.name}: {field.contract}. {field.doc}"
+        + (" (the input of this name, updated)" if field.aliased else "")
+        for field in op.outputs
+    ]
     lines += ["", f"Source: {op.source}", f"Docs: docs/operations/{op.name}.md"]
     return "\n".join(lines)
 
@@ -119,7 +129,7 @@ def _doc(op: Operation) -> str:
 def make_function(
     op: Operation, run: Callable[[Call, list[Any]], dict[str, Any]], module: str = "ejkernel"
 ) -> Callable[..., Any]:
-    """The operation as a function that runs calls by `run`, which returns the outputs by name."""
+    """The operation as a function that runs calls by `run`, which returns the outputs by name, "status" if wanted."""
     signature = _signature(op)
     several = len(op.outputs) > 1
     result = result_type(op) if several else None
@@ -136,6 +146,8 @@ def make_function(
             given[name] = value
         call, arrays = make_call(op, given)
         outputs = run(call, arrays)
+        if call.status:
+            return (*(outputs.get(name) for name in op.output_names), outputs["status"])
         if not several:
             return outputs[op.output_names[0]]
         return result(**{name: outputs.get(name) for name in op.output_names})
@@ -148,12 +160,13 @@ def make_function(
 
 
 def run(call: Call, arrays: list[Any]) -> dict[str, Any]:
-    """The call's outputs by name, of the kind that the arrays are."""
+    """The call's outputs by name, of the kind that the arrays are, and "status" if it is wanted."""
     if (framework := _interop.framework_of(call, arrays)) is not None:
         return _interop.run_direct(call, framework.converted(call, arrays))
     arrays = [_interop.as_jax(x) for x in arrays]
     names = _primitive.output_names(call, arrays)
-    return dict(zip(names, _gradient.evaluate(call, arrays), strict=True))
+    results = _gradient.evaluate(call, arrays)
+    return dict(zip((*names, "status") if call.status else names, results, strict=True))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: make_function(op, run) for name, op in OPERATIONS.items()}

@@ -54,9 +54,11 @@ def _forward(call: Call, *primals: Any) -> tuple[list[jax.Array], Any]:
     arrays = [primal.value for primal in primals]
     outputs = _primitive.bind(call, arrays)
     names = _primitive.output_names(call, arrays)
+    status = outputs[len(names) :]
+    outputs = outputs[: len(names)]
     saved = [checkpoint_name(x, residual_name(call.operation, name)) for name, x in zip(names, outputs, strict=True)]
     perturbed = tuple(name for name, primal in zip(call.given, primals, strict=True) if primal.perturbed)
-    return saved, (arrays, saved, _Names(perturbed))
+    return saved + status, (arrays, saved, _Names(perturbed))
 
 
 @jax.tree_util.register_static
@@ -71,6 +73,7 @@ def _backward(call: Call, residuals: Any, cotangents: Sequence[Any]) -> tuple[An
     if not wanted:
         return tuple(None for _ in arrays)
     names = _primitive.output_names(call, arrays)
+    cotangents = cotangents[: len(names)]  # a status word has none
     have = dict(zip(call.given, arrays, strict=True)) | dict(zip(names, saved, strict=True))
     zero = [f"d_{name}" for name, ct in zip(names, cotangents, strict=True) if isinstance(ct, SymbolicZero)]
     have |= {f"d_{name}": _materialised(ct) for name, ct in zip(names, cotangents, strict=True)}
@@ -91,7 +94,7 @@ _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def evaluate(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """The call's outputs; differentiable where the operation is."""
+    """The call's outputs, differentiable where the operation is, and its status word if it is wanted."""
     if OPERATIONS[call.operation].gradient is None:
         return _primitive.bind(call, arrays)
     return _differentiable(call, *arrays)

@@ -1,5 +1,7 @@
 """NumPy arrays and torch tensors, which run by the library's plans: no JAX, no copies, results of the same kind.
 
+What an operation updates is written in place, and the result is that very array or tensor.
+
 Whose arrays a call has decides: torch tensors alone, or NumPy arrays without any of JAX's; everything else is JAX's.
 Plain numbers and lists become arrays of the kind that the others are, in the dtypes that JAX gives them.
 """
@@ -16,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ejkernel import _library
+from ejkernel._declarations import OPERATIONS
 from ejkernel._dtypes import DTYPES, dtype_of
 from ejkernel._library import HOST, Device, InvalidArgument, Plan, Spec
-from ejkernel._primitive import Call
+from ejkernel._primitive import STATUS, Call
 
 _ALIGNMENT = 64  # of workspaces, and the most that a kernel asks of an input
 _PLAIN = (bool, int, float, list, tuple)
@@ -34,6 +37,16 @@ class _NumPy:
 
     def check_gradients(self, call: Call, arrays: Sequence[np.ndarray]) -> None:
         """NumPy's arrays have none."""
+
+    def check_writable(self, call: Call, name: str, array: np.ndarray) -> None:
+        if not array.flags.writeable:
+            raise InvalidArgument(
+                f"{call.operation}: {name} must be writable, since it is updated in place, got a read-only array; "
+                "pass a copy"
+            )
+
+    def note_update(self, array: np.ndarray) -> None:
+        """NumPy does not count updates."""
 
     def device(self, array: np.ndarray) -> Device:
         return HOST
@@ -55,6 +68,9 @@ class _NumPy:
 
     def empty(self, spec: Spec, device: Device) -> np.ndarray:
         return np.empty(spec.shape, dtype_of(spec.dtype))
+
+    def clear(self, array: np.ndarray) -> None:
+        array[...] = 0
 
     def stream(self, device: Device) -> int:
         return 0
@@ -83,6 +99,12 @@ class _Torch:
                     f"{call.operation}: {name} must be on {device} like {call.given[0]}, got {tensor.device}; "
                     f"move it with .to({str(device)!r})"
                 )
+        for name, tensor in zip(call.given, tensors, strict=True):
+            if tensor.is_neg() and name in OPERATIONS[call.operation].updated_names:
+                raise InvalidArgument(
+                    f"{call.operation}: {name} must be writable, since it is updated in place, got a lazy negation; "
+                    "pass a copy"
+                )
         return [tensor.resolve_neg() for tensor in tensors]
 
     def check_gradients(self, call: Call, tensors: Sequence[Any]) -> None:
@@ -94,6 +116,14 @@ class _Torch:
                     f"{call.operation}: {name} must not require a gradient, which is lost here, got one that does; "
                     "call the function in ejkernel.torch if there is one of this name, or call under torch.no_grad()"
                 )
+
+    def check_writable(self, call: Call, name: str, tensor: Any) -> None:
+        """torch's tensors are, as far as the library does not refuse their strides."""
+
+    def note_update(self, tensor: Any) -> None:
+        """So that autograd refuses to use what it saved before."""
+        if not tensor.is_inference():
+            self.torch.autograd.graph.increment_version(tensor)
 
     def device(self, tensor: Any) -> Device:
         return HOST if tensor.device.type == "cpu" else Device("cuda", tensor.device.index)
@@ -109,6 +139,9 @@ class _Torch:
     def empty(self, spec: Spec, device: Device) -> Any:
         where = "cpu" if device == HOST else f"cuda:{device.ordinal}"
         return self.torch.empty(spec.shape, dtype=self._dtypes[spec.dtype], device=where)
+
+    def clear(self, tensor: Any) -> None:
+        tensor.zero_()
 
     def stream(self, device: Device) -> int:
         """torch's current stream. Outputs and workspaces come from its allocator, which hands out again what was freed
@@ -164,7 +197,9 @@ def framework_of(call: Call, arrays: Sequence[Any]) -> Framework | None:
 
 
 def as_jax(x: Any) -> jax.Array:
-    """What jnp.asarray takes, and what only speaks DLPack."""
+    """What jnp.asarray takes, and what only speaks DLPack. Plain numbers have 32 bits whatever JAX is told."""
+    if isinstance(x, _PLAIN) and all(isinstance(leaf, (bool, int, float)) for leaf in jax.tree.leaves(x)):
+        return jnp.asarray(_plain_array(x))
     if hasattr(x, "__dlpack__") and not isinstance(x, (jax.Array, np.ndarray, np.generic)):
         return jnp.from_dlpack(x)
     return jnp.asarray(x)
@@ -191,14 +226,23 @@ def plan_of(call: Call, tensors: Sequence[Any]) -> Plan:
 
 
 def run_direct(call: Call, tensors: Sequence[Any]) -> dict[str, Any]:
-    """The call's wanted outputs by name. `tensors` are of one kind and on one device; a GPU's work is only queued."""
+    """The call's wanted outputs by name, updated inputs as they were given, and "status" if it is wanted. `tensors` are
+    of one kind and on one device; a GPU's work is only queued."""
     framework = _of(tensors)
     framework.check_gradients(call, tensors)
+    updated = {
+        name: x for name, x in zip(call.given, tensors, strict=True) if name in OPERATIONS[call.operation].updated_names
+    }
+    for name, x in updated.items():
+        framework.check_writable(call, name, x)
     plan = plan_of(call, tensors)
     device = plan.device
     wanted = {name: spec for name, spec in plan.outputs.items() if call.wanted is None or name in call.wanted}
-    outputs = {name: framework.empty(spec, device) for name, spec in wanted.items()}
-    workspace = start = None
+    outputs = {name: framework.empty(spec, device) for name, spec in wanted.items() if name not in updated}
+    workspace = start = status = None
+    if call.status:
+        status = framework.empty(STATUS, device)
+        framework.clear(status)
     if num_bytes := plan.info["workspace_bytes"]:
         workspace = framework.empty(Spec("u8", (num_bytes + _ALIGNMENT - 1,)), device)
         start = -(-framework.address(workspace) // _ALIGNMENT) * _ALIGNMENT
@@ -207,5 +251,10 @@ def run_direct(call: Call, tensors: Sequence[Any]) -> dict[str, Any]:
         {name: framework.address(x) for name, x in outputs.items()},
         start,
         framework.stream(device),
+        None if status is None else framework.address(status),
     )
-    return outputs
+    for x in updated.values():
+        framework.note_update(x)
+    results = updated | outputs
+    results = {name: results[name] for name in plan.outputs if name in results}
+    return results if status is None else results | {"status": status}

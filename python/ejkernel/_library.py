@@ -299,9 +299,15 @@ class Plan:
         return {o["name"]: Spec(o["dtype"], tuple(o["shape"])) for o in self.info["outputs"] if o is not None}
 
     def run(
-        self, inputs: Mapping[str, int], outputs: Mapping[str, int], workspace: int | None = None, stream: int = 0
+        self,
+        inputs: Mapping[str, int],
+        outputs: Mapping[str, int],
+        workspace: int | None = None,
+        stream: int = 0,
+        status: int | None = None,
     ) -> None:
-        """Runs on memory at these addresses; outputs that are left out are not computed. A GPU's work is only queued."""
+        """Runs on memory at these addresses; outputs that are left out are not computed. Bits of faults are set in the
+        status word. A GPU's work is only queued."""
         given = _tensor_list({n: _dl_tensor(self._inputs[n], self.device, at) for n, at in inputs.items()})
         wanted = _tensor_list({n: _dl_tensor(self.outputs[n], self.device, at) for n, at in outputs.items()})
         options = _RunOptions(
@@ -309,6 +315,7 @@ class Plan:
             stream=stream or None,
             workspace=workspace,
             workspace_bytes=self.info["workspace_bytes"] if workspace else 0,
+            status=status,
         )
         _check(
             _ejk.ejk_plan_run(

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.extend.core
 import jax.numpy as jnp
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from ejkernel import _library, _settings, _xla
 from ejkernel._declarations import OPERATIONS
@@ -31,6 +31,7 @@ class Call:
     params: tuple[tuple[str, Any], ...] = ()
     options: Options = NO_OPTIONS
     wanted: tuple[str, ...] | None = None  # the outputs; None: all that the call has
+    status: bool = False  # whether the status word comes after them
 
     def plan(self, specs: Sequence[Spec], device: Device = HOST, options: Options | None = None) -> Plan:
         inputs = dict(zip(self.given, specs, strict=True))
@@ -53,13 +54,18 @@ def described(call: Call, specs: tuple[Spec, ...]) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def output_specs(call: Call, specs: tuple[Spec, ...]) -> dict[str, Spec]:
-    """The call's outputs, the wanted ones alone, by name."""
+    """The call's outputs, the wanted ones alone, by name. Updated inputs are always among them: a program that did not
+    know of one would take it for unchanged."""
     present = {o["name"]: Spec(o["dtype"], tuple(o["shape"])) for o in described(call, specs)["outputs"] if o}
-    return {name: spec for name, spec in present.items() if call.wanted is None or name in call.wanted}
+    updated = OPERATIONS[call.operation].updated_names
+    return {n: spec for n, spec in present.items() if call.wanted is None or n in call.wanted or n in updated}
 
 
 def output_names(call: Call, arrays: Sequence[Any]) -> tuple[str, ...]:
     return tuple(output_specs(call, specs_of(arrays)))
+
+
+STATUS = Spec("u32", (1,))  # bits of faults in the contents of index arrays; see docs/jax.md
 
 
 def _varying_axes(aval: Any) -> frozenset[Any]:
@@ -71,9 +77,10 @@ def _varying_axes(aval: Any) -> frozenset[Any]:
 def _abstract_eval(*avals: Any, call: Call) -> list[Any]:
     # Inputs vary over the same axes (`bind` sees to it), and so do the outputs.
     sharding = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
+    specs = [*output_specs(call, specs_of(avals)).values(), *([STATUS] if call.status else [])]
     return [
         avals[0].update(shape=spec.shape, dtype=dtype_of(spec.dtype), weak_type=False, sharding=sharding)
-        for spec in output_specs(call, specs_of(avals)).values()
+        for spec in specs
     ]
 
 
@@ -98,7 +105,8 @@ def run_on_xla(call: Call, *arrays: jax.Array) -> list[jax.Array]:
     inputs = dict.fromkeys(op.input_names) | dict(zip(call.given, arrays, strict=True))
     params = {param.name: param.default for param in op.params} | dict(call.params)
     results = implementation(inputs, params)
-    return [results[name] for name in output_specs(call, specs_of(arrays))]
+    status = [_xla.status(inputs, params)] if call.status else []
+    return [results[name] for name in output_specs(call, specs_of(arrays))] + status
 
 
 def _lower_to_xla(ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
@@ -132,12 +140,18 @@ def _lower_to_plan(device: Device, ctx: Any, *operands: Any, call: Call) -> Sequ
         return _lower_to_xla(ctx, *operands, call=call)
     info = plan.info
     text = info["call"]
-    if call.wanted is not None:
-        text = json.dumps(json.loads(text) | {"outputs": list(call.wanted)}, separators=(",", ":"))
+    more = {} if call.wanted is None else {"outputs": list(call.wanted)}
+    more |= {"status": True} if call.status else {}
+    if more:
+        text = json.dumps(json.loads(text) | more, separators=(",", ":"))
     results = list(ctx.avals_out)
     if info["workspace_bytes"] > 0:
         results.append(jax.core.ShapedArray((info["workspace_bytes"],), jnp.uint8))
-    lower = jax.ffi.ffi_lowering(f"ejkernel_{device.kind}")
+    # XLA copies the operand of such a result first where anybody else reads it, or where it was not donated.
+    updated = OPERATIONS[call.operation].updated_names
+    names = list(output_specs(call, specs_of(ctx.avals_in)))
+    aliases = {call.given.index(name): names.index(name) for name in names if name in updated}
+    lower = jax.ffi.ffi_lowering(f"ejkernel_{device.kind}", operand_output_aliases=aliases or None)
     values = lower(ctx.replace(avals_out=results), *operands, call=text)
     if _settings.stamps_programs():
         _stamp(values, info)
@@ -149,7 +163,9 @@ def _lower_to_plan(device: Device, ctx: Any, *operands: Any, call: Call) -> Sequ
 
 def _fold(call: Call, arrays: Sequence[jax.Array], axes: Sequence[int | None], size: int) -> tuple[list, list] | None:
     """The arrays with all slices as entries of the operation's own batch, and the axes of the outputs where slices and
-    entries then lie; None where entries are not calls of their own."""
+    entries then lie; None where entries are not calls of their own, as where each has a status word."""
+    if call.status:
+        return None
     slices = [
         Spec(name_of(x.dtype), x.shape if axis is None else x.shape[:axis] + x.shape[axis + 1 :])
         for x, axis in zip(arrays, axes, strict=True)
@@ -197,11 +213,23 @@ def _batch(arrays: Sequence[jax.Array], axes: Sequence[Any], *, call: Call) -> t
     return list(results), [0] * len(results)
 
 
+# ---- differentiation ----
+
+
+def _refuse_derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
+    """What JAX comes to where nothing in `_gradient` stands before it, and some input is differentiated."""
+    raise _library.Unsupported(
+        f"{call.operation}: it has no derivative, and one of its inputs is differentiated; pass "
+        "jax.lax.stop_gradient(input)"
+    )
+
+
 # ---- the primitive ----
 
 primitive = jax.extend.core.Primitive("ejkernel")
 primitive.multiple_results = True
 primitive.def_abstract_eval(_abstract_eval)
+ad.primitive_jvps[primitive] = _refuse_derivative
 batching.primitive_batchers[primitive] = _batch
 mlir.register_lowering(primitive, _lower_to_xla)
 mlir.register_lowering(primitive, functools.partial(_lower_to_plan, Device("cpu")), platform="cpu")
@@ -225,7 +253,7 @@ def _same_varying_axes(arrays: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def bind(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """The call's wanted outputs in declared order."""
+    """The call's wanted outputs in declared order, and its status word if it is wanted."""
     named = jax.named_scope(f"ejkernel.{call.operation}") if _settings.stamps_programs() else contextlib.nullcontext()
     with named:
         return primitive.bind(*_same_varying_axes(arrays), call=call)

@@ -27,7 +27,7 @@ _HEADER = """\
 
 _INIT = """\
 from collections.abc import Mapping
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 # JAX arrays, NumPy arrays or torch tensors: results are of the kind that is passed.
 Array = TypeVar("Array")
@@ -35,7 +35,7 @@ Array = TypeVar("Array")
 
 _TORCH = """\
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, overload
 
 from torch import Tensor as Array
 
@@ -76,6 +76,7 @@ _OPTIONS = {
     "kernel": "str",
     "config": "Mapping[str, int]",
     "policy": _literal(_settings.POLICIES),
+    "return_status": "Literal[False]",
 }
 
 
@@ -88,6 +89,7 @@ def _type_of(op: Operation, name: str) -> str:
 
 
 def _function(op: Operation) -> str:
+    """Two overloads: one that has everything, and one that says what return_status=True changes."""
     lines, keyword_only = [], False
     for parameter in inspect.signature(FUNCTIONS[op.name]).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
@@ -98,7 +100,11 @@ def _function(op: Operation) -> str:
             lines.append(f"    {parameter.name}: {kind},")
         else:
             lines.append(f"    {parameter.name}: {_union(kind, parameter.default)} = {_value(parameter.default)},")
-    return "\n".join([f"def {op.name}(", *lines, f") -> {_returned(op)}:", f'    """{op.summary}"""', ""])
+    with_status = f"def {op.name}(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ..."
+    doc = f'    """{op.summary}"""'
+    return "\n".join(
+        ["@overload", f"def {op.name}(", *lines, f") -> {_returned(op)}:", doc, "@overload", with_status, ""]
+    )
 
 
 def _may_be_absent(field: Field) -> bool:

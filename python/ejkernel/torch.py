@@ -18,12 +18,16 @@ from torch.autograd.function import once_differentiable
 
 from ejkernel import _functions, _gradient, _interop
 from ejkernel._declarations import OPERATIONS, Operation
-from ejkernel._library import InvalidArgument
+from ejkernel._library import InvalidArgument, Plan
 from ejkernel._primitive import Call
 
 
 def _gradient_of(call: Call) -> Operation:
     return OPERATIONS[OPERATIONS[call.operation].gradient]
+
+
+def _result_names(call: Call, plan: Plan) -> list[str]:
+    return [*plan.outputs, *(["status"] if call.status else [])]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -38,7 +42,7 @@ class _Differentiable(torch.autograd.Function):
         call, *tensors = inputs
         takes = _gradient_of(call).input_names
         plan = _interop.plan_of(call, tensors)
-        outputs = dict(zip(plan.outputs, output, strict=True))
+        outputs = dict(zip(_result_names(call, plan), output, strict=True))
         kept = {n: x for n, x in (dict(zip(call.given, tensors, strict=True)) | outputs).items() if n in takes}
         ctx.save_for_backward(*kept.values())
         ctx.call, ctx.dims, ctx.kept = call, plan.info["dims"], tuple(kept)
@@ -74,7 +78,7 @@ def _run(call: Call, tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
             f"{call.operation}: inputs of ejkernel.torch must be torch tensors, got none; use ejkernel.{call.operation}"
         )
     tensors = _interop.framework_of(call, tensors).converted(call, tensors)
-    names = _interop.plan_of(call, tensors).outputs
+    names = _result_names(call, _interop.plan_of(call, tensors))
     return dict(zip(names, _Differentiable.apply(call, *tensors), strict=True))
 
 

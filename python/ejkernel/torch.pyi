@@ -2,12 +2,13 @@
 # fmt: off
 # ruff: noqa: I001
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, overload
 
 from torch import Tensor as Array
 
 from ejkernel import AttentionResult, FlashAttentionResult, MeanPoolingResult, ScaledDotProductAttentionResult
 
+@overload
 def flash_attention(
     query: Annotated[Array, "number[batch, q_len, num_q_heads, head_dim] ; number[total_q, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim] ; @query[total_k, num_kv_heads, head_dim]"],
@@ -42,9 +43,13 @@ def flash_attention(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> FlashAttentionResult[Array]:
     """Softmax attention without the score matrix: grouped heads, masks, windows, sinks, soft cap, dropout, packing."""
+@overload
+def flash_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def attention(
     query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
@@ -71,9 +76,13 @@ def attention(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> AttentionResult[Array]:
     """Softmax attention that returns the weights as well: grouped heads, masks, windows, sinks, soft cap, dropout."""
+@overload
+def attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def scaled_dot_product_attention(
     query: Annotated[Array, "float[batch, q_len, num_q_heads, head_dim]"],
     key: Annotated[Array, "@query[batch, kv_len, num_kv_heads, head_dim]"],
@@ -92,9 +101,13 @@ def scaled_dot_product_attention(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> ScaledDotProductAttentionResult[Array]:
     """flash_attention behind the usual signature: lengths per batch entry, causal from the top left."""
+@overload
+def scaled_dot_product_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
+@overload
 def mean_pooling(
     x: Annotated[Array, "float[batch, num_tokens, dim] ; float[num_tokens, dim] ; float[batch, num_tokens, num_heads, dim] ; float[num_tokens, num_heads, dim]"],
     mask: Annotated[Array, "bool?[batch, num_tokens] ; - ; - ; -"] | None = None,
@@ -106,5 +119,36 @@ def mean_pooling(
     kernel: str | None = None,
     config: Mapping[str, int] | None = None,
     policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
 ) -> MeanPoolingResult[Array]:
     """Mean over each sequence's rows, or over each chunk of them: masked, packed, per chunk."""
+@overload
+def mean_pooling(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def grouped_matmul(
+    lhs: Annotated[Array, "number[m, k] ; number[m, k] ; number[batch, num_groups, m, k] ; number[batch, num_groups, m, k]"],
+    rhs: Annotated[Array, "number[num_groups, k, n] ; number[num_groups, n, k] ; number[batch, num_groups, k, n] ; number[batch, num_groups, n, k]"],
+    group_sizes: Annotated[Array, "int32[num_all_groups] ; int32[num_all_groups] ; - ; -"] | None = None,
+    existing_out: Annotated[Array, "result@lhs?[m, n] ; result@lhs?[m, n] ; result@lhs?[batch, num_groups, m, n] ; result@lhs?[batch, num_groups, m, n]"] | None = None,
+    lhs_scale: Annotated[Array, "float32?[] | float32?[m] | float32?[m, num_k_blocks] ; float32?[] | float32?[m] | float32?[m, num_k_blocks] ; float32?[] ; float32?[]"] | None = None,
+    rhs_scale: Annotated[Array, "float32?[] | float32?[num_groups, n] | float32?[num_groups, num_k_blocks, num_n_blocks] ; float32?[] | float32?[num_groups, n] | float32?[num_groups, num_k_blocks, num_n_blocks] ; float32?[] ; float32?[]"] | None = None,
+    rhs_mask: Annotated[Array, "bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; bool?[num_groups, num_mask_k_blocks, num_mask_n_blocks] ; - ; -"] | None = None,
+    out_mask: Annotated[Array, "bool?[num_mask_m_blocks, num_mask_n_blocks] ; bool?[num_mask_m_blocks, num_mask_n_blocks] ; - ; -"] | None = None,
+    *,
+    transpose_rhs: bool = False,
+    group_offset: int = 0,
+    out_dtype: Any | None = None,
+    block_m: int | None = None,
+    block_k: int | None = None,
+    block_n: int | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> Annotated[Array, "result@lhs[m, n] ; result@lhs[m, n] ; result@lhs[batch, num_groups, m, n] ; result@lhs[batch, num_groups, m, n]"]:
+    """Products of groups of rows with a matrix per group: ragged, batched, block-sparse, 8-bit."""
+@overload
+def grouped_matmul(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...

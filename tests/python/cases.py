@@ -49,6 +49,96 @@ def _attention_arrays() -> dict[str, jax.Array]:
 
 _QKV = ("query", "key", "value")
 
+_PAGES = {
+    "context_lens": jnp.array([7, 12, 0], jnp.int32),
+    "block_tables": jnp.array([[4, 1, 0], [2, 5, 3], [9, 9, 9]], jnp.int32),
+}
+_PACKED = _PAGES | {"query_start_loc": jnp.array([0, 3, 8, 8], jnp.int32)}
+
+
+def _caches() -> dict[str, jax.Array]:
+    return {"key_cache": normal(1, 6, 4, 2, 16), "value_cache": normal(2, 6, 4, 2, 8)}
+
+
+# Operations without a gradient: what can be asked of them is the rest of the grid.
+UNDIFFERENTIABLE = (
+    Case(
+        "page_attention",
+        "page_attention",
+        {"query": normal(0, 3, 4, 16), **_caches(), "softmax_aux": normal(3, 4, 1), **_PAGES},
+        ("query", "key_cache", "value_cache", "softmax_aux"),
+        {"sliding_window": 5, "logits_soft_cap": 5.0},
+    ),
+    Case(
+        "page_attention, int8 cache",
+        "page_attention",
+        {
+            "query": normal(0, 3, 4, 16),
+            "key_cache": (40 * normal(1, 6, 2, 4, 16)).astype(jnp.int8),
+            "value_cache": (40 * normal(2, 6, 2, 4, 8)).astype(jnp.int8),
+            "k_scale": jnp.array([0.025, 0.03]),
+            "v_scale": jnp.array(0.025),
+            **_PAGES,
+        },
+        ("query", "k_scale", "v_scale"),
+        {"cache_layout": "head_major"},
+    ),
+    Case(
+        "page_append",
+        "page_append",
+        {"keys": normal(3, 8, 2, 16), "values": normal(4, 8, 2, 8), **_caches(), **_PACKED},
+        ("keys", "values", "key_cache", "value_cache"),
+    ),
+    Case(
+        "ragged_decode_attention",
+        "ragged_decode_attention",
+        {
+            "query": normal(0, 2, 1, 4, 16),
+            "key": normal(1, 2, 12, 2, 16),
+            "value": normal(2, 2, 12, 2, 8),
+            "sequence_start": jnp.array([0, 3], jnp.int32),
+            "sequence_end": jnp.array([12, 9], jnp.int32),
+        },
+        _QKV,
+    ),
+    Case(
+        "ragged_page_attention",
+        "ragged_page_attention",
+        {
+            "queries": normal(0, 9, 4, 16),
+            "kv_pages": normal(1, 6, 4, 4, 16),
+            **_PACKED,
+            "num_seqs": jnp.array([2], jnp.int32),
+        },
+        ("queries", "kv_pages"),
+        {"sliding_window": (3, 0), "attention_sink_size": 1},
+    ),
+    Case(
+        "ragged_page_attention_v3",
+        "ragged_page_attention_v3",
+        {
+            "queries": normal(0, 9, 4, 16),
+            "keys": normal(2, 9, 2, 16),
+            "values": normal(3, 9, 2, 16),
+            "kv_cache": normal(1, 6, 4, 4, 16),
+            **_PACKED,
+            "block_tables": _PAGES["block_tables"].ravel(),
+            "distribution": jnp.array([0, 0, 3], jnp.int32),
+        },
+        ("queries", "keys", "values", "kv_cache"),
+    ),
+    Case(
+        "transposed_grouped_matmul",
+        "transposed_grouped_matmul",
+        {
+            "lhs": normal(0, 12, 8),
+            "d_out": normal(1, 12, 6),
+            "group_sizes": jnp.array([3, 0, 5, 2], jnp.int32),
+        },
+        ("lhs", "d_out"),
+    ),
+)
+
 CASES = (
     Case("flash_attention", "flash_attention", _attention_arrays(), (*_QKV, "bias"), {"causal": True}),
     Case(
@@ -95,6 +185,37 @@ CASES = (
         "mean_pooling",
         {"x": normal(0, 12, 8), "cu_seqlens": jnp.array([0, 5, 5, 12], jnp.int32)},
         ("x",),
+    ),
+    Case(
+        "grouped_matmul",
+        "grouped_matmul",
+        {
+            "lhs": normal(0, 12, 8),
+            "rhs": normal(1, 4, 8, 6),
+            "existing_out": normal(2, 12, 6),
+            "group_sizes": jnp.array([3, 0, 5, 2], jnp.int32),
+        },
+        ("lhs", "rhs", "existing_out"),
+    ),
+    Case(
+        "grouped_matmul, batched",
+        "grouped_matmul",
+        {"lhs": normal(0, 2, 3, 5, 8), "rhs": normal(1, 2, 3, 6, 8)},
+        ("lhs", "rhs"),
+        {"transpose_rhs": True},
+    ),
+    Case(
+        "grouped_matmul, block-sparse",
+        "grouped_matmul",
+        {
+            "lhs": normal(0, 12, 8),
+            "rhs": normal(1, 2, 8, 6),
+            "group_sizes": jnp.array([7, 5], jnp.int32),
+            "rhs_mask": jnp.array([[[1, 0], [1, 1]], [[0, 1], [1, 1]]], bool),
+            "out_mask": jnp.array([[1, 1], [0, 1], [1, 1]], bool),
+        },
+        ("lhs", "rhs"),
+        {"block_m": 4, "block_k": 4, "block_n": 4},
     ),
     Case("mean_pooling, chunked", "mean_pooling", {"x": normal(0, 2, 6, 4, 8)}, ("x",), {"chunk_size": 4}),
     Case(

@@ -542,7 +542,7 @@ def test_the_registry_shows_the_librarys_kernels():
     reference = kernel_registry.list_implementations("mean_pooling")[-1].implementation
     np.testing.assert_allclose(reference(x=q[:, :, 0]), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(Unsupported, match="no such algorithm; there are attention"):
-        kernel_registry.get("page_attention")
+        kernel_registry.get("ring_attention")
 
 
 def test_signatures_must_be_the_declarations():

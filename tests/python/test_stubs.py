@@ -32,7 +32,9 @@ def test_signatures_are_those_at_run_time(name):
     else:
         module = ejkernel
     functions = [node for node in ast.parse(STUBS[name]).body if isinstance(node, ast.FunctionDef)]
-    assert functions
+    with_status = [f.name for f in functions if f.args.vararg]
+    functions = [f for f in functions if not f.args.vararg]
+    assert functions and with_status == [f.name for f in functions]
     for function in functions:
         arguments = function.args
         positional = [None] * (len(arguments.args) - len(arguments.defaults)) + arguments.defaults

@@ -16,9 +16,10 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-from cases import CASES, Case  # noqa: E402
+from cases import CASES, UNDIFFERENTIABLE, Case  # noqa: E402
 from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 
+import ejkernel  # noqa: E402
 from ejkernel import _primitive, _xla  # noqa: E402
 from ejkernel._declarations import OPERATIONS  # noqa: E402
 from ejkernel._functions import make_call  # noqa: E402
@@ -58,6 +59,29 @@ def packed_means(x: jax.Array, offsets: jax.Array, chunk_size: int | None) -> ja
     return jnp.stack(means)
 
 
+def blocks(mask: jax.Array | None, axis: int, block: int | None, extent: int) -> jax.Array:
+    """A number for each element instead of each block."""
+    return jax.lax.slice_in_dim(jnp.repeat(mask, block, axis), 0, extent, axis=axis)
+
+
+def grouped_products(inputs: Arrays, params: Mapping[str, object]) -> jax.Array:
+    """One group after the other; the platform xla's is in tiles."""
+    lhs, rhs = inputs["lhs"], inputs.get("rhs")
+    if lhs.ndim == 4:
+        return jnp.einsum("bgmk,bgnk->bgmn", lhs, rhs)
+    ends = jnp.cumsum(inputs["group_sizes"]).tolist()
+    groups = list(zip([0, *ends[:-1]], ends, strict=True))
+    if rhs is None:
+        return jnp.stack([lhs[begin:end].T @ inputs["d_out"][begin:end] for begin, end in groups])
+    if (mask := inputs["rhs_mask"]) is not None:
+        rhs = rhs * blocks(blocks(mask, 1, params["block_k"], rhs.shape[1]), 2, params["block_n"], rhs.shape[2])
+    out = jnp.concatenate([lhs[begin:end] @ rhs[g] for g, (begin, end) in enumerate(groups)])
+    out = jnp.pad(out, ((0, lhs.shape[0] - out.shape[0]), (0, 0)))
+    if (mask := inputs["out_mask"]) is not None:
+        out = out * blocks(blocks(mask, 0, params["block_m"], out.shape[0]), 1, params["block_n"], out.shape[1])
+    return out if inputs["existing_out"] is None else out + inputs["existing_out"]
+
+
 def formula(case: Case, arrays: Arrays) -> list[jax.Array]:
     """The floating outputs by the plain jax.numpy formula, which JAX differentiates by itself."""
     if case.operation == "mean_pooling" and "cu_seqlens" in arrays:
@@ -66,6 +90,8 @@ def formula(case: Case, arrays: Arrays) -> list[jax.Array]:
     call, present = make_call(op, {**arrays, **case.params})
     inputs = dict.fromkeys(op.input_names) | dict(zip(call.given, present))
     params = {param.name: param.default for param in op.params} | dict(call.params)
+    if op.name in ("grouped_matmul", "transposed_grouped_matmul"):
+        return [grouped_products(inputs, params)]
     results = _xla.implementation(op.name)(inputs, params)
     named = [results[name] for name in _primitive.output_names(call, present)]
     return [x for x in named if jnp.issubdtype(x.dtype, jnp.floating)]
@@ -150,15 +176,17 @@ def check_scan(case: Case) -> None:
     """The loss and its gradient at three points, in one loop."""
     floats, others = split(case)
     mapped = {name: slices(x, 0) for name, x in floats.items()}
+    value_and_gradient = jax.value_and_grad if differentiable(case) else lambda loss: lambda one: (loss(one), {})
 
     def step(carry: jax.Array, one: Arrays) -> tuple[jax.Array, Arrays]:
-        value, gradients = jax.value_and_grad(lambda floats: case.loss(floats | others))(one)
+        value, gradients = value_and_gradient(lambda floats: case.loss(floats | others))(one)
         return carry + value, gradients
 
     total, gradients = jax.jit(lambda mapped: jax.lax.scan(step, 0.0, mapped))(mapped)
     points = [{name: x[n] for name, x in mapped.items()} | others for n in range(3)]
     assert_close(total, sum(case.loss(point) for point in points))
-    assert_close(jax.tree.map(lambda x: x[1], gradients), gradient(case, points[1]))
+    if differentiable(case):
+        assert_close(jax.tree.map(lambda x: x[1], gradients), gradient(case, points[1]))
 
 
 def check_remat(case: Case) -> None:
@@ -188,7 +216,8 @@ def check_donation(case: Case) -> None:
     expected = case.run(case.arrays)
     donated = jax.tree.map(jnp.copy, dict(case.arrays))
     # What fits no output is not donated, and JAX says so.
-    with pytest.warns(UserWarning) if case.operation == "mean_pooling" else _nothing():
+    fits = {(x.shape, x.dtype) for x in expected} & {(x.shape, x.dtype) for x in case.arrays.values()}
+    with _nothing() if fits else pytest.warns(UserWarning):
         got = jax.jit(case.run, donate_argnums=0)(donated)
     assert_equal(got, expected)
 
@@ -202,18 +231,19 @@ def check_export(case: Case) -> None:
     """To bytes and back, gradient included."""
     allowed = [jax.export.DisabledSafetyCheck.custom_call("ejkernel_cpu")]
     floats, others = split(case)
-    function = jax.jit(jax.value_and_grad(lambda floats: case.loss(floats | others)))
+    transform = jax.value_and_grad if differentiable(case) else lambda loss: loss
+    function = jax.jit(transform(lambda floats: case.loss(floats | others)))
     exported = jax.export.export(function, disabled_checks=allowed)(floats)
     back = jax.export.deserialize(exported.serialize())
     assert_equal(back.call(floats), function(floats))
 
 
 def check_shard_map(case: Case) -> None:
-    """Over 1, 2, 4 and 8 devices, each with a call of its own; the gradient through it as well."""
+    """Over 1, 2, 4 and 8 devices, each with a call of its own; the gradient through it as well, if there is one."""
     floats, others = split(case)
     mapped = {name: jnp.concatenate([slices(x, 0)] * 3)[:8] for name, x in floats.items()}
     expected = [case.loss({name: x[n] for name, x in mapped.items()} | others) for n in range(8)]
-    single = gradient(case, {name: x[5] for name, x in mapped.items()} | others)
+    single = gradient(case, {name: x[5] for name, x in mapped.items()} | others) if differentiable(case) else {}
     for devices in (1, 2, 4, 8):
         mesh = Mesh(np.array(jax.devices()[:devices]), ("i",))
 
@@ -222,8 +252,22 @@ def check_shard_map(case: Case) -> None:
 
         sharded = jax.shard_map(each, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"))
         assert_close(jax.jit(sharded)(mapped), jnp.stack(expected))
+        if not differentiable(case):
+            continue
         gradients = jax.jit(jax.grad(lambda mapped: sharded(mapped).sum()))(mapped)
         assert_close({name: x[5] for name, x in gradients.items()}, single)
+
+
+def differentiable(case: Case) -> bool:
+    return OPERATIONS[case.operation].gradient is not None
+
+
+def check_refused(case: Case) -> None:
+    """What an operation without a gradient says; a loss that does not come from it passes by it."""
+    with pytest.raises(ejkernel.Unsupported, match=f"{case.operation}: it has no derivative"):
+        jax.grad(lambda x: case.loss(case.arrays | {case.floats[0]: x}))(case.arrays[case.floats[0]])
+    constant = jax.grad(lambda x: x * jax.lax.stop_gradient(case.loss(case.arrays)))(2.0)
+    np.testing.assert_allclose(constant, case.loss(case.arrays), rtol=1e-5)
 
 
 COLUMNS = {
@@ -242,18 +286,34 @@ COLUMNS = {
 }
 
 
+# Columns that ask for a derivative.
+DERIVATIVES = ("grad", "vjp of each output", "vmap of grad", "grad of vmap", "remat")
+
+
 @pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", (*CASES, *UNDIFFERENTIABLE), ids=lambda case: case.name)
 def test_grid(case: Case, column: str) -> None:
-    COLUMNS[column](case)
+    if differentiable(case) or column not in DERIVATIVES:
+        COLUMNS[column](case)
+    elif column == "grad":
+        check_refused(case)
 
 
-def test_every_operation_that_has_a_gradient_is_in_the_grid() -> None:
-    differentiable = {op.name for op in OPERATIONS.values() if op.gradient is not None}
-    assert {case.operation for case in CASES} == differentiable
+def test_every_operation_is_in_the_grid() -> None:
+    gradients = {op.gradient for op in OPERATIONS.values()}
+    assert {case.operation for case in CASES} == {op.name for op in OPERATIONS.values() if op.gradient is not None}
+    others = {case.operation for case in UNDIFFERENTIABLE}
+    assert others == {op.name for op in OPERATIONS.values() if op.gradient is None and op.name not in gradients}
 
 
 # ---- the page ----
+
+
+def is_one_call(case: Case) -> bool:
+    """Whether the slices of a vmap over everything are one larger call; else there is a loop over them."""
+    mapped = {name: jax.ShapeDtypeStruct((3, *x.shape), x.dtype) for name, x in case.arrays.items()}
+    return "scan[" not in str(jax.make_jaxpr(jax.vmap(case.run))(mapped))
+
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "jax_transformations.md"
 
@@ -265,18 +325,23 @@ def page() -> str:
         "Each cell is a test (`./dev pytest tests/python/test_transformations.py`), in the oldest and the newest JAX that is "
         "supported.",
         "",
-        "| | " + " | ".join(COLUMNS) + " |",
-        "|---|" + "---|" * len(COLUMNS),
+        "| | " + " | ".join((*COLUMNS, "vmap is one call")) + " |",
+        "|---|" + "---|" * (len(COLUMNS) + 1),
     ]
-    lines += [f"| {case.name} | " + " | ".join("yes" for _ in COLUMNS) + " |" for case in CASES]
+    for case in (*CASES, *UNDIFFERENTIABLE):
+        cells = ["yes" if differentiable(case) or column not in DERIVATIVES else "none" for column in COLUMNS]
+        lines.append(f"| {' | '.join((case.name, *cells, 'yes' if is_one_call(case) else 'no'))} |")
     lines += [
         "",
         "Where entries of the batch are calls of their own, `vmap` makes its slices entries of one larger call; otherwise "
-        "(dropout, packed forms, gradients of what entries share) slices run one after another, by one plan.",
+        "(dropout, packed forms, caches in pages, rows in groups, an input mapped that entries share, gradients of what they "
+        "share) slices run one after another, by one plan.",
+        "",
+        "Operations of inference have no derivative (none): to differentiate an input of theirs is an error that says so.",
         "",
         "Not there:",
         "",
-        "- **Forward mode** (`jvp`, `jacfwd`, `hessian`): JAX refuses it for every operation; a second derivative likewise.",
+        "- **Forward mode** (`jvp`, `jacfwd`, `hessian`) is refused for every operation; a second derivative likewise.",
         "- **Automatic partitioning**: a jitted call on arrays that are sharded over several devices runs whole on each of "
         "them. Wrap it in `jax.shard_map`, as the grid does.",
         "",

@@ -56,6 +56,15 @@ def check(operation: str, inputs: dict, params: dict, tolerance: float = EXACT, 
     return want
 
 
+def check_each(operation: str, calls: list[dict], params: dict, tolerance: float = EXACT) -> list[dict]:
+    """Calls that differ in contents alone, by one program."""
+    program = jax.jit(lambda arrays: implementation(operation)(arrays, params))
+    results = [reference(operation, inputs, params) for inputs in calls]
+    for inputs, want in zip(calls, results, strict=True):
+        compare({name: np.asarray(x) for name, x in program(inputs).items()}, want, tolerance)
+    return results
+
+
 def check_both_ways(rng, operation: str, inputs: dict, params: dict, tolerance: float = EXACT, jit: bool = False):
     results = check(operation, inputs, params, tolerance, jit)
     if params.get("normalize_output", True):

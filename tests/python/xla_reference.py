@@ -12,8 +12,9 @@ DTYPES = {name: np.dtype(dtype) for name, dtype in JAX_DTYPES.items()}
 
 
 def reference(operation: str, inputs: dict, params: dict) -> dict:
-    """Results of the reference kernel as numpy arrays by name. None stands for what is absent."""
-    given = {name: np.asarray(x, order="C") for name, x in inputs.items() if x is not None}
+    """Results of the reference kernel as numpy arrays by name. None stands for what is absent. Copies of updated inputs
+    are updated."""
+    given = {name: np.array(x, order="C") for name, x in inputs.items() if x is not None}
     call, arrays = make_call(OPERATIONS[operation], {**given, **params, "platform": "reference"})
     return run_direct(call, arrays)
 

@@ -48,8 +48,8 @@ ToolCall empty_call(const std::string& operation) {
 /// One warp's work, whatever the operation calls its dimensions.
 ToolCall smallest_call(const std::string& operation) {
   static constexpr std::pair<std::string_view, int64_t> kSmall[] = {
-      {"batch", 1},     {"q_len", 16},    {"num_tokens", 16}, {"num_q_heads", 1},
-      {"num_heads", 1}, {"head_dim", 64}, {"dim", 64}};
+      {"batch", 1}, {"q_len", 16}, {"num_tokens", 16}, {"num_q_heads", 1}, {"num_heads", 1}, {"head_dim", 64},
+      {"dim", 64},  {"m", 16},     {"k", 64},          {"n", 64},          {"num_groups", 1}};
   CallFlags flags;
   flags.operation = operation;
   flags.dtype = "bf16";

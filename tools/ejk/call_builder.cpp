@@ -24,16 +24,34 @@ constexpr DefaultDim kDefaultDims[] = {
     {"total_k", "total_q", 0},
     {"num_kv_heads", "num_q_heads", 0},
     {"value_dim", "head_dim", 0},
+    {"num_all_groups", "num_groups", 0},
+    {"max_num_seqs", "num_seqs", 0},
     {"batch", "", 1},
     {"q_len", "", 1024},
     {"total_q", "", 4096},
     {"num_tokens", "", 4096},
     {"num_seqs", "", 4},
+    {"total_tokens", "", 64},
+    {"page_size", "", 16},
+    {"max_num_pages", "", 128},
+    {"num_pages", "", 512},
+    {"table_num_pages", "", 512},
+    {"num_k_groups", "", 1},
+    {"num_v_groups", "", 1},
     {"num_q_heads", "", 8},
     {"num_heads", "", 8},
     {"head_dim", "", 128},
     {"dim", "", 128},
     {"num_sinks", "", 1},
+    {"m", "", 1024},
+    {"k", "", 1024},
+    {"n", "", 1024},
+    {"num_groups", "", 8},
+    {"num_k_blocks", "", 8},
+    {"num_n_blocks", "", 8},
+    {"num_mask_m_blocks", "", 8},
+    {"num_mask_k_blocks", "", 8},
+    {"num_mask_n_blocks", "", 8},
 };
 
 /// Builds the inputs of one forward call, field by field.
@@ -210,8 +228,10 @@ class CallBuilder {
 
   /// The first that fits: --dtype, the dtype the contract refers to, f32, or the only one that is legal.
   DType dtype_of(const Alternative& alternative) const {
-    if (alternative.rule != DTypeRule::one_of)
-      return call_.inputs[static_cast<size_t>(find_input(op_, alternative.dtype_text))].dtype;
+    if (alternative.rule != DTypeRule::one_of) {
+      const DType of = call_.inputs[static_cast<size_t>(find_input(op_, alternative.dtype_text))].dtype;
+      return alternative.rule == DTypeRule::result_of ? result_of(of) : of;
+    }
     DType wanted = DType::f32;
     if (!flags_.dtype.empty()) {
       const std::optional<DType> parsed = parse_dtype(flags_.dtype);
@@ -225,6 +245,16 @@ class CallBuilder {
     for (int i = 0; i < kNumDTypes; ++i)
       if ((alternative.dtypes & set_of(static_cast<DType>(i))) != 0) return static_cast<DType>(i);
     return wanted;
+  }
+
+  /// What an output made of inputs of this dtype is.
+  DType result_of(DType input) const {
+    for (const ParamField& field : op_.params) {
+      if (field.name != "out_dtype") continue;
+      const ParamValue chosen = field.get(call_.params.data());
+      if (const std::string* text = std::get_if<std::string>(&chosen)) return *parse_dtype(*text);
+    }
+    return (set_of(input) & kQuantised8) != 0 ? DType::bf16 : input;
   }
 
   const Operation& op_;

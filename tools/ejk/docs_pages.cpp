@@ -61,7 +61,9 @@ std::string tensors_table(const Operation& op, std::span<const TensorField> fiel
       cells.push_back(contract == "-" ? std::string(without) : code(contract));
     }
     const std::string python = field.python_name.empty() ? "" : fmt::format(" (Python: `{}`)", field.python_name);
-    cells.push_back(cell(field.doc) + python);
+    const std::string place =
+        is_aliased(field) ? fmt::format("; the input {} itself, written in place", code(field.name)) : "";
+    cells.push_back(cell(field.doc) + python + place);
     table += row(cells);
   }
   return table;
@@ -140,13 +142,20 @@ std::string field_names(std::span<const TensorField> fields, std::string_view pr
   return text;
 }
 
+/// What results are called in an example: those that are inputs have a name already.
+std::string result_names(const Operation& op) {
+  std::string text;
+  for (const TensorField& field : op.outputs)
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", is_aliased(field) ? "updated_" : "", field.name);
+  return text;
+}
+
 std::string cpp_example(const Operation& op, const Operation* forward) {
   const Operation& called = forward == nullptr ? op : *forward;
   const std::string inputs = designators(required_inputs(called));
   std::string text = "```cpp\n#include <ejkernel/ejkernel.h>\n\n";
   if (forward == nullptr) {
-    text += fmt::format("auto [{}] = ejk::execute<ejk::{}>({{{}}});\n", field_names(op.outputs), struct_name(op.name),
-                        inputs);
+    text += fmt::format("auto [{}] = ejk::execute<ejk::{}>({{{}}});\n", result_names(op), struct_name(op.name), inputs);
   } else {
     const std::string_view first = forward->outputs[0].name;
     text += fmt::format("auto [results, pullback] = ejk::vjp<ejk::{}>({{{}}});\n", struct_name(forward->name), inputs);

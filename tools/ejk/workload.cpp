@@ -70,7 +70,7 @@ Workload::Workload(const ToolCall& call, const CallFlags& flags, double cold_byt
     : plan_(Plan::make(call.operation, on_device(call.inputs, flags.device), call.params, plan_options(flags))) {
   double set_bytes = bytes_of(call.inputs);
   for (const OutputSpec& spec : plan_.outputs())
-    if (spec.present) set_bytes += static_cast<double>(num_bytes(spec.dtype, spec.shape));
+    if (spec.present && spec.aliased_input < 0) set_bytes += static_cast<double>(num_bytes(spec.dtype, spec.shape));
   const double wanted = std::ceil(cold_bytes / std::max(set_bytes, 1.0));
   const auto count = static_cast<size_t>(std::clamp(wanted, 1.0, 32.0));
   bytes_in_turn_ = set_bytes * static_cast<double>(count);
@@ -81,6 +81,7 @@ Workload::Workload(const ToolCall& call, const CallFlags& flags, double cold_byt
     if (n > 0 || flags.device.kind != DeviceKind::cpu)
       for (Tensor& input : copy.inputs) input = duplicate(input, flags.device, copy.owners);
     copy.owned_outputs = plan_.allocate_outputs();
+    view_aliased(plan_.outputs(), copy.inputs, copy.owned_outputs);
     copy.outputs.assign(copy.owned_outputs.begin(), copy.owned_outputs.end());
     copies_.push_back(std::move(copy));
   }

@@ -49,9 +49,11 @@ RowResult Tally::result() const {
 
 uint64_t digest_of_outputs(const std::vector<Array>& outputs) {
   std::string bytes;
-  for (const Array& output : outputs)
-    if (output.present())
-      bytes.append(output.as<char>(), static_cast<size_t>(num_bytes(output.dtype(), output.shape())));
+  for (const Array& output : outputs) {
+    if (!output.present()) continue;
+    const Array dense = is_contiguous(output) ? output : contiguous(output);
+    bytes.append(dense.as<char>(), static_cast<size_t>(num_bytes(dense.dtype(), dense.shape())));
+  }
   return digest_of(bytes).low;
 }
 
@@ -105,6 +107,7 @@ RowFunction row_function(std::string_view id) {
       {"T-19", allocation_failures},
       {"T-20", bit_equal_reruns},
       {"T-21", equal_across_processes},
+      {"T-22", batch_invariance},
       {"T-23", frozen_configs},
       {"T-24", spread_over_reruns},
       {"T-30", killed_writers},

@@ -19,6 +19,7 @@ RowResult backward_accuracy(const RowRequest& request);
 RowResult exact_mode(const RowRequest& request);
 RowResult edge_shapes(const RowRequest& request);
 RowResult metamorphic_relations(const RowRequest& request);
+RowResult batch_invariance(const RowRequest& request);
 
 // Memory.
 RowResult guard_bands(const RowRequest& request);

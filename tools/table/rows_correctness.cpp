@@ -1,6 +1,8 @@
 // T-02 to T-05 and T-07: every kernel of every operation against float64 answers, exact answers, and itself.
 #include <fmt/format.h>
 
+#include <functional>
+
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operations.h"
 #include "tools/table/rows.h"
@@ -81,7 +83,10 @@ RowResult edge_shapes(const RowRequest& request) {
   return tally.result();
 }
 
-RowResult metamorphic_relations(const RowRequest& request) {
+namespace {
+
+/// n trials of the relations that are wanted, on the first kernel of each operation.
+RowResult check_relations(const RowRequest& request, const std::function<bool(const Relation&)>& is_wanted) {
   struct Item {
     const TestOperation* tests;
     const Relation* relation;
@@ -90,7 +95,7 @@ RowResult metamorphic_relations(const RowRequest& request) {
   std::vector<Item> items;
   for (const TestOperation* tests : test_operations())
     for (const Relation& relation : tests->relations)
-      items.push_back({tests, &relation, kernels_of(*tests->declaration).front()});
+      if (is_wanted(relation)) items.push_back({tests, &relation, kernels_of(*tests->declaration).front()});
   Tally tally;
   const auto trial = [&](int64_t i) {
     const Item& item = items[static_cast<size_t>(i) % items.size()];
@@ -113,6 +118,18 @@ RowResult metamorphic_relations(const RowRequest& request) {
   for (int64_t begin = 0; begin < 2 * request.n && tally.result().n < request.n; begin += round)
     for_each_trial(round, tally, [&](int64_t i) { trial(begin + i); });
   return tally.result();
+}
+
+}  // namespace
+
+RowResult metamorphic_relations(const RowRequest& request) {
+  return check_relations(request, [](const Relation&) { return true; });
+}
+
+/// Calls with batch_invariant: six rows or runs of rows of each, alone and as a prefill in pieces would have them, bit
+/// for bit what they are in the call.
+RowResult batch_invariance(const RowRequest& request) {
+  return check_relations(request, [](const Relation& r) { return r.name == "batch_invariant_row_is_the_row_alone"; });
 }
 
 }  // namespace ejk::testing

@@ -37,9 +37,10 @@ Plan plan_of(const Problem& problem, std::optional<ConfigValues> config = {}) {
 
 /// "cpu block_q=64 … 0123456789abcdef": what the call ran, and all bits of its outputs.
 std::string run(const Plan& plan, const Problem& problem) {
-  const std::vector<Array> outputs = plan.allocate_outputs();
+  std::vector<Array> outputs = plan.allocate_outputs();
   const std::vector<Tensor> views(outputs.begin(), outputs.end());
   run_with_workspace(plan, problem.views(), views);
+  view_aliased(plan.outputs(), problem.views(), outputs);
   return fmt::format("{} {} {:016x}", plan.kernel().name, to_string(plan.kernel(), plan.choice().config),
                      digest_of_outputs(outputs));
 }

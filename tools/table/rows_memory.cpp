@@ -182,9 +182,13 @@ std::optional<std::string> far_call(const Problem& problem, const Kernel& kernel
   }
   if (!supports(problem, kernel).ok) return std::nullopt;
   const std::vector<Array> expected = execute(problem.operation->name, near_inputs, problem.params, {.plan = options});
-  for (const Array& output : expected) far_outputs.push_back(far.emplace_back(output, top).view);
+  const Plan plan = Plan::make(problem.operation->name, far_inputs, problem.params, options);
+  for (size_t o = 0; o < expected.size(); ++o) {
+    const int input = plan.outputs()[o].aliased_input;
+    far_outputs.push_back(input < 0 ? far.emplace_back(expected[o], top).view : far_inputs[static_cast<size_t>(input)]);
+  }
   if (std::none_of(far.begin(), far.end(), [](const FarTensor& t) { return t.is_far; })) return std::nullopt;
-  run_with_workspace(Plan::make(problem.operation->name, far_inputs, problem.params, options), far_inputs, far_outputs);
+  run_with_workspace(plan, far_inputs, far_outputs);
   for (size_t o = 0; o < expected.size(); ++o) {
     if (!expected[o].present()) continue;
     const std::string wrong = compare_bits(contiguous(far_outputs[o]), expected[o]);

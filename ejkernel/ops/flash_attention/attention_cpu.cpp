@@ -29,9 +29,10 @@ Support runs_here(const CpuConfig& config) {
 
 namespace {
 
-/// The fastest arithmetic for bf16 that there is; docs/kernels/flash_attention_cpu.md has the figures.
-int bf16_arithmetic(const Problem& p) {
-  if (p.query.dtype != DType::bf16) return 0;
+/// The fastest arithmetic for bf16 that there is; docs/kernels/flash_attention_cpu.md has the figures. Some processors
+/// multiply pairs no faster than floats: where that was measured, floats are the more exact choice.
+int bf16_arithmetic(const Problem& p, const DeviceProperties& device) {
+  if (p.query.dtype != DType::bf16 || (device.bf16_speedup > 0 && device.bf16_speedup < 1)) return 0;
   if (cpu::matrix_unit() != nullptr) return 2;
   return cpu::has_bf16_dot() ? 1 : 0;
 }
@@ -39,9 +40,9 @@ int bf16_arithmetic(const Problem& p) {
 /// Rows of queries that a key head meets.
 int64_t rows_of(const Problem& p) { return p.q_rows * p.group(); }
 
-CpuConfig tiles_for(const Problem& p) {
+CpuConfig tiles_for(const Problem& p, const DeviceProperties& device) {
   CpuConfig config;
-  config.bf16_dot = bf16_arithmetic(p);
+  config.bf16_dot = bf16_arithmetic(p, device);
   // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows.
   while (config.block_q > 16 && rows_of(p) <= config.block_q / 2) config.block_q /= 2;
   const int64_t dims = std::max(p.head_dim, p.value_dim);
@@ -55,7 +56,7 @@ CpuConfig tiles_for(const Problem& p) {
 
 template <>
 CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
-  CpuConfig config = tiles_for(p);
+  CpuConfig config = tiles_for(p, device);
   if (config.bf16_dot != 2 || config.block_q != 128) return config;
   // What a block of keys costs before the matrix unit can take it is shared by the rows of a tile: the larger the
   // better, while there are enough of them for the threads.
@@ -70,7 +71,7 @@ CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
 template <>
 CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
   CpuBackwardConfig config;
-  static_cast<CpuConfig&>(config) = tiles_for(p);
+  static_cast<CpuConfig&>(config) = tiles_for(p, device);
   const int64_t tasks = std::max<int64_t>(p.num_sequences * p.num_kv_heads, 1);
   while (config.key_parts < 8 && tasks * config.key_parts < 2 * device.num_units &&
          p.k_rows > 2 * config.key_parts * config.block_k)
@@ -142,8 +143,7 @@ bool is_tiny(const Tensor& t) {
       for (int64_t h = 0; h < heads; ++h) {
         const uint16_t* at = numbers + strides.offset(b, row, h);
         for (int64_t i = 0; i < dims; ++i) {
-          const int exponent = at[i] >> 7 & 0xff;
-          if (exponent >= 127 - 50 && exponent < 255) return false;  // infinities and NaN prove nothing
+          if (is_ordinary(at[i])) return false;  // infinities and NaN prove nothing
           any = any || (at[i] & 0x7fff) != 0;
         }
       }

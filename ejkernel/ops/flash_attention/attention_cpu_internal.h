@@ -43,9 +43,12 @@ struct CpuBackwardConfig : CpuConfig {
 };
 inline constexpr int kMaxBlockK = 256;
 
-/// True when products are of pairs of bf16.
+/// True when products are of pairs of bf16. Keys in pages may be of another dtype than queries; scales of groups of
+/// elements are applied to floats.
 inline bool uses_pairs(const Problem& p, const CpuConfig& config) {
-  return config.bf16_dot != 0 && p.query.dtype == DType::bf16;
+  if (config.bf16_dot == 0 || p.query.dtype != DType::bf16) return false;
+  const bool exact = p.key.dtype == DType::bf16 || bits(p.key.dtype) <= 8;
+  return exact && (!p.pages.present || (p.k_scale.rank() != 4 && p.v_scale.rank() != 4));
 }
 
 /// What multiplies pairs with this config: null for vectors.
@@ -64,6 +67,11 @@ Config widened(Config config) {
 /// The dot instructions take subnormal products for 0, which would then be seen. Stops at the first number that is
 /// larger.
 bool is_tiny(const Tensor& t);
+/// Of a number of bf16: that it is finite and not below 2^-50.
+inline bool is_ordinary(uint16_t bits) {
+  const int exponent = bits >> 7 & 0xff;
+  return exponent >= 127 - 50 && exponent < 255;
+}
 
 Support supports_cpu(const FlashAttention::Inputs& in);
 /// Whether this machine can run the config.
@@ -167,6 +175,14 @@ class BlockMap {
   bool overlapping_ = false;
 };
 
+/// Parts of forward_cpu, for kernels that have other work beside it. A tile: block `place.block` of the rows of
+/// (sequence, kv head), block_q of them at most, with scratch of forward_tile_bytes(p, config).
+size_t forward_tile_bytes(const Problem& p, const CpuConfig& config);
+void forward_cpu_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
+                      const Tensor& lse, std::byte* scratch);
+/// Rows of no sequence count as rows that see no key (rule 10). `overlapping` as for_each_gap has it.
+void fill_gaps(const Problem& p, bool overlapping, const Tensor& out, const Tensor& lse);
+
 /// Calls gap(batch, begin, end) for the query or key rows that no sequence owns. With overlapping sequences it may name
 /// owned ones as well.
 template <class Gap>
@@ -188,7 +204,8 @@ void for_each_gap(const Problem& p, BlockMap::Side side, bool overlapping, Gap g
 
 /// Offset of (batch, head, row) in a [batch, heads, rows] or [heads, rows] tensor of row statistics.
 inline int64_t stat_offset(const Tensor& t, int64_t b, int64_t h, int64_t row) {
-  return t.rank() == 3 ? b * t.strides[0] + h * t.strides[1] + row : h * t.strides[0] + row;
+  return t.rank() == 3 ? b * t.strides[0] + h * t.strides[1] + row * t.strides[2]
+                       : h * t.strides[0] + row * t.strides[1];
 }
 
 inline float BackwardCall::lse_of(int64_t b, int64_t h, int64_t row) const {

@@ -2,26 +2,24 @@
 #include "ejkernel/ops/flash_attention/attention_cuda_reference_internal.h"
 
 namespace ejk::attn {
-namespace {
 
-/// The kernel's first three axes, each by its axis of t; -1 where t has none.
 cuda::TensorRef tensor_ref(const Tensor& t, int first, int second, int third) {
   if (!t.present()) return {};
   const auto stride = [&t](int axis) { return axis < 0 || t.shape[axis] == 1 ? 0 : t.strides[axis]; };
   return {t.data, static_cast<cuda::Number>(t.dtype), {stride(first), stride(second), stride(third)}};
 }
 
+namespace {
+
 /// [batch, row, head, dim], or packed [row, head, dim].
 cuda::TensorRef rows_ref(const Tensor& t) { return t.rank() == 3 ? tensor_ref(t, -1, 0, 1) : tensor_ref(t, 0, 1, 2); }
-/// [batch, head, row], or packed [head, row]; the row is the kernel's last axis.
-cuda::TensorRef stats_ref(const Tensor& t) {
-  return t.rank() == 2 ? tensor_ref(t, -1, -1, 0) : tensor_ref(t, -1, 0, 1);
-}
+/// [batch, head, row], or packed [head, row], whatever lies without gaps.
+cuda::TensorRef stats_ref(const Tensor& t) { return t.rank() == 2 ? tensor_ref(t, 1, -1, 0) : tensor_ref(t, 2, 0, 1); }
 /// [head, sink], or [sink] for all heads.
 cuda::TensorRef sinks_ref(const Tensor& t) { return tensor_ref(t, -1, -1, t.rank() == 2 ? 0 : -1); }
-/// One number, [head], or [batch, block of tokens, head].
+/// One number, [head], [batch, block of tokens, head], or [page, slot, head, group of elements].
 cuda::TensorRef scale_ref(const Tensor& t) {
-  return t.rank() == 3 ? tensor_ref(t, 0, 1, 2) : tensor_ref(t, -1, -1, t.rank() == 1 ? 0 : -1);
+  return t.rank() >= 3 ? tensor_ref(t, 0, 1, 2) : tensor_ref(t, -1, -1, t.rank() == 1 ? 0 : -1);
 }
 cuda::SegmentIds segment_ids(const Tensor& t) {
   return t.present() ? cuda::SegmentIds{t.as<const int>(), t.strides[0]} : cuda::SegmentIds{};

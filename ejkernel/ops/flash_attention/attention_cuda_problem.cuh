@@ -25,6 +25,11 @@ struct KeyRange {
   int64 begin, end;
 };
 
+/// Where a key and its value lie: indices of their tensors' first two axes.
+struct KeyPlace {
+  int64 entry, row;
+};
+
 /// One id per row of each batch entry.
 struct SegmentIds {
   const int* data = nullptr;
@@ -32,7 +37,11 @@ struct SegmentIds {
   EJK_DEVICE int at(int64 b, int64 row) const { return data[b * batch_stride + row]; }
 };
 
+/// A problem whose keys lie elsewhere derives from this one, and says so in functions of the same names
+/// (ops/page_attention/paged_cuda_problem.cuh).
 struct AttentionProblem {
+  static constexpr bool kPaged = false;
+
   TensorRef query, key, value;          ///< [batch, row, head, dim]; packed: batch stride 0
   TensorRef bias, mask;                 ///< [batch, head, row, key]
   TensorRef sinks;                      ///< [-, -, head, sink]
@@ -57,8 +66,11 @@ struct AttentionProblem {
   EJK_DEVICE int64 num_batches() const { return packed() ? 1 : num_sequences; }
   /// Index of the tensors' batch axis for a sequence.
   EJK_DEVICE int64 batch_of(const AttentionSequence& s) const { return packed() ? 0 : s.index; }
+  /// The sequence that alone may own row r of batch entry b when they are not packed.
+  EJK_DEVICE int64 only_owner(int64 b, int64) const { return b; }
   EJK_DEVICE int64 group() const { return num_q_heads / num_kv_heads; }
 
+  EJK_DEVICE int64 sequences_in_use(uint32&) const { return num_sequences; }
   EJK_DEVICE AttentionSequence sequence(int64 index, uint32& faults) const {
     AttentionSequence s;
     s.index = index;
@@ -118,6 +130,23 @@ struct AttentionProblem {
 
   EJK_DEVICE double sink(int64 h, int64 a) const { return sinks.at(0, 0, h, a); }
 
+  // Key j of a sequence and its value, of kv head g. They have the query's dtype.
+  EJK_DEVICE KeyPlace place(const AttentionSequence& s, int64 j) const { return {batch_of(s), s.k_begin + j}; }
+  template <Number kNumber>
+  EJK_DEVICE double key_at(const KeyPlace& at, int64 g, int64 d) const {
+    return load(key.data, kNumber, key.offset(at.entry, at.row, g, d));
+  }
+  template <Number kNumber>
+  EJK_DEVICE double value_at(const KeyPlace& at, int64 g, int64 d) const {
+    return load(value.data, kNumber, value.offset(at.entry, at.row, g, d));
+  }
+  EJK_DEVICE double key_scale(const AttentionSequence& s, int64 j, int64 g) const {
+    return scale_at(k_scale, batch_of(s), j, g);
+  }
+  EJK_DEVICE double value_scale(const AttentionSequence& s, int64 j, int64 g) const {
+    return scale_at(v_scale, batch_of(s), j, g);
+  }
+
   /// Factor of an 8-bit tensor's codes: one, per head, or per block of 128 tokens.
   static EJK_DEVICE double scale_at(const TensorRef& scale, int64 b, int64 token, int64 head) {
     return scale.present() ? scale.at(b, token / 128, head, 0) : 1;
@@ -146,7 +175,7 @@ struct AttentionProblem {
 /// Where the forward's results go; absent ones are not wanted.
 struct AttentionResults {
   TensorRef out;      ///< [batch, row, head, dim]
-  TensorRef lse;      ///< [-, batch, head, row]
+  TensorRef lse;      ///< [row, batch, head, -]
   TensorRef weights;  ///< [batch, head, row, key]: what multiplies the values
 };
 
@@ -169,7 +198,7 @@ struct AttentionRow {
 /// cotangents are zero. Without `lse` it is computed anew.
 struct AttentionGradients {
   TensorRef out, d_out;         ///< [batch, row, head, dim]
-  TensorRef lse, d_lse;         ///< [-, batch, head, row]
+  TensorRef lse, d_lse;         ///< [row, batch, head, -]
   TensorRef d_weights;          ///< [batch, head, row, key]
   TensorRef query, key, value;  ///< [batch, row, head, dim]
   TensorRef bias;               ///< [batch, head, row, key]

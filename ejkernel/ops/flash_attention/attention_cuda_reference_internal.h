@@ -9,6 +9,9 @@
 
 namespace ejk::attn {
 
+/// The kernel's first three axes, each by its axis of t; -1 where t has none.
+cuda::TensorRef tensor_ref(const Tensor& t, int first, int second, int third);
+
 // What the kernels are handed.
 cuda::AttentionProblem cuda_problem(const Problem& p, uint32_t* status);
 cuda::AttentionResults cuda_results(const ForwardResults& to);

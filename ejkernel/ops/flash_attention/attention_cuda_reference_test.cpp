@@ -7,10 +7,9 @@
 
 #include "ejkernel/ops/attention/attention_internal.h"
 #include "ejkernel/ops/flash_attention/attention_on_host_cases.h"
+#include "ejkernel/ops/flash_attention/formula_on_host_cases.h"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_internal.h"
-#include "ejkernel/testing/check.h"
 #include "ejkernel/testing/fake_cuda.h"
-#include "ejkernel/testing/operations.h"
 
 namespace ejk {
 
@@ -60,28 +59,7 @@ struct OnHost {
 };
 
 template <class Op>
-class AttentionFormulaOnHost : public ::testing::Test {
- protected:
-  const testing::TestOperation& tests = testing::find_test_operation(Op::kName);
-  const testing::Kernel one_thread = std::make_shared<const KernelInfo>(make_kernel<Op, OnHost<Op, 1>>());
-  const testing::Kernel many_threads = std::make_shared<const KernelInfo>(make_kernel<Op, OnHost<Op, 3>>());
-
-  /// Whether it was small enough to be met.
-  bool meets(const testing::Problem& problem, const testing::Kernel& kernel, double flops) {
-    if (testing::flops_of(problem) > flops) return false;
-    const testing::Answer answer = tests.oracle(problem, testing::kTestBudget);
-    const testing::Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
-    EXPECT_EQ(report(problem, kernel, verdict), "");
-    return true;
-  }
-  /// Some random problems, half of them with hostile indices.
-  int meets_some(int wanted, testing::Size size, const testing::Kernel& kernel, double flops) {
-    int met = 0;
-    for (uint64_t seed = 1; met < wanted && seed < 4000 && !::testing::Test::HasFailure(); ++seed)
-      met += meets(tests.random({.seed = seed, .size = size, .hostile = seed % 2 == 0}), kernel, flops) ? 1 : 0;
-    return met;
-  }
-};
+using AttentionFormulaOnHost = testing::FormulaOnHost<Op, OnHost<Op, 1>, OnHost<Op, 3>>;
 
 using Operations = ::testing::Types<FlashAttention, FlashAttentionBackward, Attention, AttentionBackward,
                                     ScaledDotProductAttention, ScaledDotProductAttentionBackward>;
@@ -93,13 +71,7 @@ struct OperationName {
 };
 TYPED_TEST_SUITE(AttentionFormulaOnHost, Operations, OperationName);
 
-TYPED_TEST(AttentionFormulaOnHost, meets_the_named_cases) {
-  int met = 0;
-  for (const testing::Case& one : this->tests.cases)
-    if ((one.tags & testing::kPrimary) == 0)  // those are large
-      met += this->meets(one.make(), this->one_thread, 2e6) ? 1 : 0;
-  EXPECT_GE(met, 15);
-}
+TYPED_TEST(AttentionFormulaOnHost, meets_the_named_cases) { EXPECT_GE(this->meets_named(this->one_thread, 2e6), 15); }
 
 TYPED_TEST(AttentionFormulaOnHost, meets_random_problems) {
   EXPECT_EQ(this->meets_some(300, testing::Size::small, this->one_thread, 1e7), 300);

@@ -43,21 +43,35 @@ struct AttentionShared {
   int64 indices[kThreads];
 };
 
-/// `kNumber` is the dtype of query, key and value.
-template <Number kNumber, class Block, int kThreads>
+/// Sets the status word's bits for every sequence.
+template <class Problem, class Block>
+EJK_DEVICE void raise_sequence_faults(const Problem& p, const Block& block) {
+  uint32 faults = 0;
+  const int64 used = p.sequences_in_use(faults);
+  for (int64 n = block.thread(); n < used; n += block.threads()) p.sequence(n, faults);
+  raise(p.status, faults);
+}
+
+/// The first sequence after `after` for which owns(sequence) holds; num_sequences when there is none. `memory` holds
+/// one value per thread.
+template <class Problem, class Block, class Owns>
+EJK_DEVICE_CALL int64 next_sequence(const Problem& p, const Block& block, int64* memory, int64 after, Owns owns) {
+  int64 mine = after + 1 + block.thread();
+  while (mine < p.num_sequences && !owns(p.sequence(mine))) mine += block.threads();
+  return reduce(block, memory, min<int64>(mine, p.num_sequences),
+                [](int64 one, int64 other) { return min<int64>(one, other); });
+}
+
+/// `kNumber` is the dtype of the query, and of key and value unless they are paged.
+template <Number kNumber, class Block, int kThreads, class Problem = AttentionProblem,
+          class Shared = AttentionShared<kThreads>>
 class AttentionFormula {
  public:
-  EJK_DEVICE AttentionFormula(const AttentionProblem& p, Block block, AttentionShared<kThreads>& shared)
-      : p_(p), block_(block), shared_(shared) {}
+  EJK_DEVICE AttentionFormula(const Problem& p, Block block, Shared& shared) : p_(p), block_(block), shared_(shared) {}
 
   // A kernel's blocks share its items: this one does `first`, `first + stride`, …
 
-  /// Sets the status word's bits for every sequence.
-  EJK_DEVICE void raise_faults() const {
-    uint32 faults = 0;
-    for (int64 n = block_.thread(); n < p_.num_sequences; n += block_.threads()) p_.sequence(n, faults);
-    raise(p_.status, faults);
-  }
+  EJK_DEVICE void raise_faults() const { raise_sequence_faults(p_, block_); }
 
   /// Results of the query rows.
   EJK_DEVICE void forward(const AttentionResults& to, int64 first, int64 stride) const {
@@ -101,20 +115,18 @@ class AttentionFormula {
     return {n / (p_.num_q_heads * p_.q_rows), n / p_.q_rows % p_.num_q_heads, n % p_.q_rows};
   }
 
-  /// The first sequence after `after` that owns a row of batch entry b; num_sequences when none does.
+  /// The first sequence after `after` that owns a row; num_sequences when none does.
   template <class Owns>
-  EJK_DEVICE_CALL int64 next_owner(int64 b, int64 after, Owns owns) const {
-    if (!p_.packed()) return after < b && owns(p_.sequence(b)) ? b : p_.num_sequences;
-    int64 mine = after + 1 + block_.thread();
-    while (mine < p_.num_sequences && !owns(p_.sequence(mine))) mine += block_.threads();
-    return reduce(block_, shared_.indices, min<int64>(mine, p_.num_sequences),
-                  [](int64 one, int64 other) { return min<int64>(one, other); });
+  EJK_DEVICE int64 next_owner(const RowAt& at, int64 after, Owns owns) const {
+    if (p_.packed()) return next_sequence(p_, block_, shared_.indices, after, owns);
+    const int64 only = p_.only_owner(at.b, at.r);
+    return after < only && owns(p_.sequence(only)) ? only : p_.num_sequences;
   }
   EJK_DEVICE int64 next_owner_of_row(const RowAt& at, int64 after) const {
-    return next_owner(at.b, after, [&](const AttentionSequence& s) { return s.has_row(at.r); });
+    return next_owner(at, after, [&](const AttentionSequence& s) { return s.has_row(at.r); });
   }
   EJK_DEVICE int64 next_owner_of_key(const RowAt& at, int64 after) const {
-    return next_owner(at.b, after, [&](const AttentionSequence& s) { return s.has_key(at.r); });
+    return next_owner(at, after, [&](const AttentionSequence& s) { return s.has_key(at.r); });
   }
 
   /// The threads of the block share 0 … count - 1.
@@ -134,6 +146,13 @@ class AttentionFormula {
   }
 
   static EJK_DEVICE double number(const TensorRef& t, int64 index) { return load(t.data, kNumber, index); }
+  /// Of key j + n, which is seen; looking a page up once is enough.
+  EJK_DEVICE KeyPlace tile_place(const AttentionSequence& s, int64 j, int n) const {
+    if constexpr (Problem::kPaged)
+      return shared_.places[n];
+    else
+      return p_.place(s, j + n);
+  }
   EJK_DEVICE bool is_seen(int m) const { return shared_.logits[m] != -infinity(); }
 
   // ---- logits ----
@@ -144,10 +163,11 @@ class AttentionFormula {
     double logit = -infinity(), slope = 0;
     if (visible) {
       const int64 b = p_.batch_of(s), g = h / p_.group();
-      const int64 q = p_.query.offset(b, s.q_begin + at.i, h, 0), k = p_.key.offset(b, s.k_begin + at.j, g, 0);
-      const double dot =
-          warp_sum(p_.head_dim, [&](int64 d) { return number(p_.query, q + d) * number(p_.key, k + d); });
-      const double codes = p_.scale_at(p_.q_scale, b, at.i, h) * p_.scale_at(p_.k_scale, b, at.j, g);
+      const int64 q = p_.query.offset(b, s.q_begin + at.i, h, 0);
+      const KeyPlace key = p_.place(s, at.j);
+      const double dot = warp_sum(
+          p_.head_dim, [&](int64 d) { return number(p_.query, q + d) * p_.template key_at<kNumber>(key, g, d); });
+      const double codes = p_.scale_at(p_.q_scale, b, at.i, h) * p_.key_scale(s, at.j, g);
       logit = p_.scale * (dot * codes);
       if (p_.bias.present()) logit += p_.bias.at(b, h, at.i, at.j);
       slope = 1;
@@ -209,21 +229,21 @@ class AttentionFormula {
       if (m < count && is_seen(m)) {
         const double weight = exp(shared_.logits[m] - shift) * p_.dropout_factor(s, at.h, i, j + m);
         if (to.weights.present()) to.weights.set(at.b, at.h, at.r, j + m, weight);
-        shared_.weights[m] = weight * p_.scale_at(p_.v_scale, at.b, j + m, g);
+        shared_.weights[m] = weight * p_.value_scale(s, j + m, g);
+        if constexpr (Problem::kPaged) shared_.places[m] = p_.place(s, j + m);
       }
       block_.sync();
       for_each(p_.value_dim, [&](int64 d) {
-        const int64 v = p_.value.offset(at.b, s.k_begin + j, g, d);
         double sum = shared_.value_sums[d];
         for (int n = 0; n < count; ++n)
-          if (is_seen(n)) sum += shared_.weights[n] * number(p_.value, v + n * p_.value.strides[1]);
+          if (is_seen(n)) sum += shared_.weights[n] * p_.template value_at<kNumber>(tile_place(s, j, n), g, d);
         shared_.value_sums[d] = sum;
       });
       block_.sync();
     }
     if (to.out.present())
       for_each(p_.value_dim, [&](int64 d) { to.out.set(at.b, at.r, at.h, d, shared_.value_sums[d]); });
-    if (to.lse.present() && block_.thread() == 0) to.lse.set(0, at.b, at.h, at.r, lse);
+    if (to.lse.present() && block_.thread() == 0) to.lse.set(at.r, at.b, at.h, 0, lse);
   }
 
   // ---- backward ----
@@ -284,9 +304,9 @@ class AttentionFormula {
   EJK_DEVICE void backward_row(const AttentionGradients& g, const RowAt& at) const {
     AttentionRow& row = g.row(p_, at.b, at.h, at.r);
     int64 owner = next_owner_of_row(at, -1);
-    const double d_lse = g.d_lse.present() ? g.d_lse.at(0, at.b, at.h, at.r) : 0;
+    const double d_lse = g.d_lse.present() ? g.d_lse.at(at.r, at.b, at.h, 0) : 0;
     if (g.lse.present())
-      remember(row, g.lse.at(0, at.b, at.h, at.r), output_cotangent(g, at) - d_lse);
+      remember(row, g.lse.at(at.r, at.b, at.h, 0), output_cotangent(g, at) - d_lse);
     else
       recompute(g, owner, at, row);
 
@@ -425,9 +445,9 @@ class AttentionFormula {
     if (block_.thread() == 0) g.sinks.set(0, 0, sink_head, a, sum);
   }
 
-  const AttentionProblem& p_;
+  const Problem& p_;
   Block block_;
-  AttentionShared<kThreads>& shared_;
+  Shared& shared_;
 };
 
 }  // namespace ejk::cuda

@@ -47,6 +47,30 @@ decltype(auto) dispatch_number(DType dtype, F&& f) {
   }
 }
 
+/// In place of a storage type: elements are loaded by their tensor's dtype, whatever it is.
+struct AnyStored {};
+
+/// Row of `count` elements, to double: elements of type T from `offset` on.
+template <class T>
+class StoredRow {
+ public:
+  StoredRow(const Tensor& t, int64_t offset) : row_(t.as<const T>() + offset) {}
+  double operator[](int64_t d) const { return to_double(row_[d]); }
+
+ private:
+  const T* row_;
+};
+template <>
+class StoredRow<AnyStored> {
+ public:
+  StoredRow(const Tensor& t, int64_t offset) : tensor_(t), offset_(offset) {}
+  double operator[](int64_t d) const { return load_as_double(tensor_.data, tensor_.dtype, offset_ + d); }
+
+ private:
+  const Tensor& tensor_;
+  int64_t offset_;
+};
+
 /// Double throughout, keys and rows in their own order.
 struct DoubleArithmetic {
   using Real = double;
@@ -83,8 +107,8 @@ struct Row {
   }
 };
 
-/// Element type T of query, key and value; `A` is the arithmetic.
-template <class T, class A>
+/// Element type T of the query, K of key and value; `A` is the arithmetic.
+template <class T, class A, class K = T>
 class Formula {
  public:
   using Real = typename A::Real;
@@ -105,10 +129,7 @@ class Formula {
       if constexpr (requires { a_.wants(j); })
         if (!a_.wants(j)) continue;
       if (!p_.visible(s, h, i, j)) continue;
-      const T* k = p_.key.as<const T>() + p_.k.offset(b, s.k_begin + j, g);
-      Real dot = 0;
-      for (int64_t d = 0; d < p_.head_dim; ++d) dot += row.q[d] * static_cast<Real>(to_double(k[d]));
-      Real logit = scale * (dot * static_cast<Real>(Problem::scale_at(p_.k_scale, b, j, g)));
+      Real logit = scale * product(s, j, g, row.q);
       if (p_.bias.present()) logit += static_cast<Real>(p_.bias_at(b, h, i, j));
       Real slope = 1;
       if (cap > 0) {
@@ -154,9 +175,15 @@ class Formula {
       const Real shift = p_.normalize ? result.lse : result.max;
       const Real weight = std::exp(row.logits[n] - shift) * static_cast<Real>(p_.dropout_factor(s, h, i, j));
       row.logits[n] = weight;
+      const StoredRow<K> v(p_.value, p_.key_offset(p_.v, s, j, g));
+      if (p_.pages.present) {
+        for (int64_t d = 0; d < p_.value_dim; ++d)
+          row.acc[d] +=
+              a_.round(weight) * static_cast<Real>(v[d] * p_.page_scale_at(p_.v_scale, s, j, g, d, p_.value_dim));
+        continue;
+      }
       const Real rounded = a_.round(weight) * static_cast<Real>(Problem::scale_at(p_.v_scale, b, j, g));
-      const T* v = p_.value.as<const T>() + p_.v.offset(b, s.k_begin + j, g);
-      for (int64_t d = 0; d < p_.value_dim; ++d) row.acc[d] += rounded * static_cast<Real>(to_double(v[d]));
+      for (int64_t d = 0; d < p_.value_dim; ++d) row.acc[d] += rounded * static_cast<Real>(v[d]);
     }
     return result;
   }
@@ -214,6 +241,19 @@ class Formula {
   }
 
  private:
+  /// The product of a query and key j, whose codes are scaled.
+  Real product(const Sequence& s, int64_t j, int64_t g, const Real* q) const {
+    const StoredRow<K> k(p_.key, p_.key_offset(p_.k, s, j, g));
+    Real dot = 0;
+    if (p_.pages.present) {
+      for (int64_t d = 0; d < p_.head_dim; ++d)
+        dot += q[d] * static_cast<Real>(k[d] * p_.page_scale_at(p_.k_scale, s, j, g, d, p_.head_dim));
+      return dot;
+    }
+    for (int64_t d = 0; d < p_.head_dim; ++d) dot += q[d] * static_cast<Real>(k[d]);
+    return dot * static_cast<Real>(Problem::scale_at(p_.k_scale, p_.batch_of(s), j, g));
+  }
+
   /// delta = sum over d of d_out * out - d_lse; with cotangents of the weights, their part of it as well.
   Real row_delta(const Sequence& s, int64_t h, int64_t i, const Cotangent& c, const Row<Real>& row) const {
     Real delta = -c.d_lse;

@@ -59,8 +59,35 @@ Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Par
   return p;
 }
 
+int64_t Problem::sequences_in_use(uint32_t* status) const {
+  if (!pages.num_sequences.present()) return num_sequences;
+  return untrusted::clamp_length(untrusted::index_at(pages.num_sequences, 0), num_sequences, status);
+}
+
+/// The query rows of a sequence whose keys lie in pages, and the slots that hold keys.
+Sequence Problem::paged_sequence(int64_t index, uint32_t* status) const {
+  Sequence s{.index = index, .q_begin = index, .q_len = 1, .k_len = k_rows};
+  // Past the sequences in use nothing of a sequence counts, its faults neither.
+  if (index >= sequences_in_use(status)) return {.index = index};
+  if (cu_seqlens_q.present()) {
+    const untrusted::Span rows = untrusted::packed_span(cu_seqlens_q, index, q_rows, status);
+    s.q_begin = rows.begin, s.q_len = rows.length;
+  }
+  if (pages.begin.present()) {
+    const int64_t first = untrusted::index_at(pages.begin, index), past = untrusted::index_at(pages.end, index);
+    s.k_begin = std::clamp<int64_t>(first, 0, k_rows);
+    const int64_t end = std::clamp<int64_t>(past, 0, k_rows);
+    if (first != s.k_begin || past != end) untrusted::raise(status, status::kOffsets);
+    s.k_len = std::max<int64_t>(end - s.k_begin, 0);
+  }
+  if (used_k.present()) s.k_len = untrusted::clamp_length(untrusted::index_at(used_k, index), s.k_len, status);
+  s.offset = s.k_len - s.q_len;
+  return s;
+}
+
 Sequence Problem::sequence(int64_t index, uint32_t* status) const {
   Sequence s{.index = index};
+  if (pages.present) return paged_sequence(index, status);
   if (packed) {
     const untrusted::Span q_span = cut_span(cu_seqlens_q, index, q_rows, max_q, status);
     const untrusted::Span k_span = cut_span(cu_seqlens_k, index, k_rows, max_k, status);
@@ -93,6 +120,18 @@ int64_t Problem::sink_end(const Sequence& s, int64_t i) const {
   return std::max<int64_t>(end, 0);
 }
 
+void Problem::report_pages(const Sequence& s, uint32_t* status) const {
+  if (!pages.table.present() || status == nullptr || s.q_len == 0 || s.k_len == 0) return;
+  // Windows slide: what lies before the first row's and after the sinks is needed by none.
+  const int64_t first = key_range(s, 0).begin, sinks = std::max(sink_end(s, 0), sink_end(s, s.q_len - 1));
+  const int64_t past = key_range(s, s.q_len - 1).end;
+  for (int64_t j = 0; j < std::max(past, sinks); j = (j / pages.size + 1) * pages.size) {
+    const int64_t last = std::min((j / pages.size + 1) * pages.size, s.k_len);
+    if ((j < sinks || (last > first && j < past)) && page_of(s, j) < 0)
+      return untrusted::raise(status, status::kPageId);
+  }
+}
+
 bool Problem::element_visible(const Sequence& s, int64_t h, int64_t i, int64_t j) const {
   const int64_t b = s.index;
   if (q_segments.present()) {
@@ -107,6 +146,7 @@ bool Problem::element_visible(const Sequence& s, int64_t h, int64_t i, int64_t j
 bool Problem::visible(const Sequence& s, int64_t h, int64_t i, int64_t j) const {
   const KeyRange range = key_range(s, i);
   const bool in_range = (j >= range.begin && j < range.end) || j < sink_end(s, i);
+  if (pages.present && in_range && page_of(s, s.k_begin + j) < 0) return false;
   return in_range && j < s.k_len && element_visible(s, h, i, j);
 }
 
@@ -124,6 +164,14 @@ double Problem::scale_at(const Tensor& scale, int64_t b, int64_t token, int64_t 
   if (scale.rank() == 0) return values[0];
   if (scale.rank() == 1) return values[head * scale.strides[0]];
   return values[b * scale.strides[0] + token / 128 * scale.strides[1] + head * scale.strides[2]];
+}
+
+double Problem::page_scale_at(const Tensor& scale, const Sequence& s, int64_t j, int64_t kv_head, int64_t d,
+                              int64_t dims) const {
+  if (!scale.present() || scale.rank() < 4) return scale_at(scale, 0, 0, kv_head);
+  const int64_t slot = s.k_begin + j, group = d / (dims / scale.shape[3]);
+  return scale.as<const float>()[page_of(s, slot) * scale.strides[0] + slot % pages.size * scale.strides[1] +
+                                 kv_head * scale.strides[2] + group * scale.strides[3]];
 }
 
 double Problem::dropout_factor(const Sequence& s, int64_t h, int64_t i, int64_t j) const {

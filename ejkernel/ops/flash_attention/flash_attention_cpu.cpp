@@ -14,6 +14,7 @@
 #include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 #include "ejkernel/platform/cpu/layout.h"
+#include "ejkernel/platform/cpu/pages.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -26,7 +27,11 @@
 #include "ejkernel/platform/cpu/philox-inl.h"
 #include "ejkernel/platform/cpu/tiles-inl.h"
 // After those:
+#include "ejkernel/platform/cpu/stored-inl.h"
+// After that:
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
+// And after that:
+#include "ejkernel/ops/flash_attention/attention_pages-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
@@ -41,6 +46,7 @@ struct ForwardScratch : TileScratch {
   E* values;         ///< row pairs [units(block_k)][value_dim]
   E* value_columns;  ///< those turned, for the matrix unit: [value_dim][units(block_k)]
   uint8_t* live;     ///< [block_k]: key is seen by some panel
+  uint8_t* missing;  ///< [block_k]: the key's page does not exist
   E* queries;        ///< of each panel: [units(head_dim)][lane]
   float* scores;     ///< of each panel: [block_k][lane], and in their place weights, row pairs [units(block_k)][lane]
   float* results;    ///< of each panel: [value_dim][lane]: sums of weight times value
@@ -62,6 +68,7 @@ struct ForwardScratch : TileScratch {
     s.values = carver.take<E>(units<E>(block_k) * padded(p.value_dim));
     s.value_columns = s.unit == nullptr ? nullptr : carver.take<E>(p.value_dim * units<E>(block_k));
     s.live = carver.take<uint8_t>(block_k);
+    s.missing = carver.take<uint8_t>(block_k);
     s.queries = carver.take<E>(n * columns * lanes);
     s.scores = carver.take<float>(n * block_k * lanes);
     s.results = carver.take<float>(n * p.value_dim * lanes);
@@ -77,8 +84,14 @@ struct ForwardScratch : TileScratch {
 template <class E>
 class ForwardTile {
  public:
-  ForwardTile(const Problem& p, const CpuConfig& config, const ForwardScratch<E>& scratch)
-      : p_(p), config_(config), s_(scratch), lanes_(panel_rows()), log2_(log2_per_score(p)) {}
+  /// `value_scale` is what the codes of values are multiplied by; that of keys is in the problem's scale.
+  ForwardTile(const Problem& p, const CpuConfig& config, const ForwardScratch<E>& scratch, double value_scale)
+      : p_(p),
+        config_(config),
+        s_(scratch),
+        lanes_(panel_rows()),
+        log2_(log2_per_score(p)),
+        value_scale_(value_scale) {}
 
   /// Rows first … first + count of the query heads that share a kv head, counted position by position.
   void run(const Sequence& sequence, int64_t kv_head, int64_t first, int64_t count, const Tensor& out,
@@ -111,14 +124,15 @@ class ForwardTile {
   float* sum(size_t n) const { return s_.sum + static_cast<int64_t>(n) * lanes_; }
 
   void add_key_block(int64_t first, int64_t count) {
-    load_key_rows(p_.key, p_.k, panels_[0], first, count, s_.keys);
+    const bool any_missing = load_keys(first, count);
     std::fill_n(s_.live, count, uint8_t{0});
     for (size_t n = 0; n < panels_.size(); ++n) {
       KeyBlock& block = s_.blocks[n];
       set_visible_part(panels_[n], first, count, block);
       const int64_t at = block.first - first;
       const E* keys = s_.keys + at * padded(units<E>(p_.head_dim));
-      if (block.count == 0 || !compute_scores(p_, panels_[n], block, queries(n), keys, s_, scores(n))) {
+      if (block.count == 0 || !compute_scores(p_, panels_[n], block, queries(n), keys, s_, scores(n)) ||
+          (any_missing && !exclude_missing(panels_[n], block, s_.missing + at, scores(n)))) {
         block.count = 0;
         continue;
       }
@@ -126,12 +140,23 @@ class ForwardTile {
       add_to_softmax(n);
     }
     if (!wants_out_) return;
-    load_key_pairs(p_.value, p_.v, panels_[0], first, count, s_.live, s_.values);
+    if (p_.pages.present)
+      load_paged_pairs(PagedRows{p_, p_.value, p_.v, p_.v_scale}, panels_[0], first, count, s_.live, s_.values);
+    else
+      load_key_pairs(p_.value, p_.v, panels_[0], first, count, s_.live, s_.values);
     if (s_.unit != nullptr)
       transpose_elements(s_.values, padded(p_.value_dim), units<E>(count), p_.value_dim, s_.value_columns,
                          units<E>(config_.block_k));
     for (size_t n = 0; n < panels_.size(); ++n)
       if (s_.blocks[n].count > 0) accumulate(n, first);
+  }
+
+  /// Returns whether some of the keys do not exist.
+  bool load_keys(int64_t first, int64_t count) {
+    if (p_.pages.present)
+      return load_paged_rows(PagedRows{p_, p_.key, p_.k, p_.k_scale}, panels_[0], first, count, s_.keys, s_.missing);
+    load_key_rows(p_.key, p_.k, panels_[0], first, count, s_.keys);
+    return false;
   }
 
   /// Scores become weights e^(logit - shift); what was summed before follows when the shift moves.
@@ -233,7 +258,7 @@ class ForwardTile {
       float* row = s_.rows + r * stride;
       if (sees_nothing) std::fill_n(row, p_.value_dim, 0.0f);
       const double unit = p_.normalize ? row_lse : max(n)[r] * logits_per_score(p_);
-      const float factor = sees_nothing ? 1 : static_cast<float>(std::exp(logit_shift - unit));
+      const float factor = sees_nothing ? 1 : static_cast<float>(std::exp(logit_shift - unit) * value_scale_);
       store_row(row, factor, p_.value_dim, out.data, out.dtype,
                 strides_of(out).offset(t.batch, begin + t.i[r], t.h[r]));
     }
@@ -253,27 +278,42 @@ class ForwardTile {
   const ForwardScratch<E> s_;
   const int64_t lanes_;
   const float log2_;
+  const double value_scale_;
   std::span<const Panel> panels_ = {};
   bool wants_out_ = true;
 };
 
 template <class E>
-void run_forward_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
-                      const Tensor& lse, std::byte* memory) {
-  const Sequence s = p.sequence(place.sequence, nullptr);
+void run_forward_tile(const Problem& p, const CpuConfig& config, double value_scale, const Sequence& s,
+                      const BlockMap::Place& place, const Tensor& out, const Tensor& lse, std::byte* memory) {
   // The last rows of a causal sequence see the most keys: they go first, so that threads finish together.
   const int64_t first = (place.num_blocks - 1 - place.block) * config.block_q;
   const int64_t count = std::min<int64_t>(config.block_q, s.q_len * p.group() - first);
   cpu::Carver carver(memory);
   const ForwardScratch<E> scratch = ForwardScratch<E>::carve(p, config, carver);
   const cpu::MatrixUnitScope uses_unit(scratch.unit);
-  ForwardTile<E>(p, config, scratch).run(s, place.kv_head, first, count, out, lse);
+  ForwardTile<E>(p, config, scratch, value_scale).run(s, place.kv_head, first, count, out, lse);
+}
+
+/// Scales of a kv head's codes are folded into the logits and the output; those of groups of elements are applied when
+/// rows are loaded.
+void paged_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
+                const Tensor& lse, std::byte* memory) {
+  const Sequence s = p.sequence(place.sequence, nullptr);
+  const auto scale = [&](const Tensor& t) { return t.rank() == 4 ? 1 : Problem::scale_at(t, 0, 0, place.kv_head); };
+  Problem scaled = p;
+  scaled.scale *= scale(p.q_scale) * scale(p.k_scale);
+  if (uses_pairs(p, config) && !has_tiny_values(p, s, place.kv_head))
+    return run_forward_tile<Pair>(scaled, config, scale(p.v_scale), s, place, out, lse, memory);
+  run_forward_tile<float>(scaled, widened(config), scale(p.v_scale), s, place, out, lse, memory);
 }
 
 void forward_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
                   const Tensor& lse, std::byte* memory) {
-  if (uses_pairs(p, config)) return run_forward_tile<Pair>(p, config, place, out, lse, memory);
-  run_forward_tile<float>(p, config, place, out, lse, memory);
+  if (p.pages.present) return paged_tile(p, config, place, out, lse, memory);
+  const Sequence s = p.sequence(place.sequence, nullptr);
+  if (uses_pairs(p, config)) return run_forward_tile<Pair>(p, config, 1, s, place, out, lse, memory);
+  run_forward_tile<float>(p, config, 1, s, place, out, lse, memory);
 }
 
 size_t forward_scratch_bytes(const Problem& p, const CpuConfig& config) {
@@ -302,23 +342,32 @@ size_t map_bytes(const Problem& p) {
   return carver.used();
 }
 
-/// Rows of no sequence count as rows that see no key (rule 10).
-void fill_gaps(const Problem& p, const BlockMap& map, const Tensor& out, const Tensor& lse) {
-  for_each_gap(p, BlockMap::Side::kQueries, map.overlapping(), [&](int64_t b, int64_t begin, int64_t end) {
+}  // namespace
+
+size_t forward_tile_bytes(const Problem& p, const CpuConfig& config) {
+  // Floats need the most: they serve whatever the contents turn out to be.
+  return HWY_DYNAMIC_DISPATCH(forward_scratch_bytes)(p, widened(config));
+}
+
+void forward_cpu_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place& place, const Tensor& out,
+                      const Tensor& lse, std::byte* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward_tile)(p, config, place, out, lse, scratch);
+}
+
+void fill_gaps(const Problem& p, bool overlapping, const Tensor& out, const Tensor& lse) {
+  for_each_gap(p, BlockMap::Side::kQueries, overlapping, [&](int64_t b, int64_t begin, int64_t end) {
     if (out.present()) clear_rows(out, b, begin, end);
     if (!lse.present()) return;
     for (int64_t h = 0; h < p.num_q_heads; ++h)
-      std::fill_n(lse.as<float>() + stat_offset(lse, b, h, begin), end - begin, static_cast<float>(p.sinks_lse(h)));
+      for (int64_t row = begin; row < end; ++row)
+        lse.as<float>()[stat_offset(lse, b, h, row)] = static_cast<float>(p.sinks_lse(h));
   });
 }
-
-}  // namespace
 
 size_t forward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device) {
   const int64_t tiles = BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), config.block_q);
   const int64_t workers = std::min<int64_t>(tiles, std::max(device.num_units, cpu::num_threads()));
-  // Floats need the most: they serve whatever the contents turn out to be.
-  return map_bytes(p) + static_cast<size_t>(workers) * HWY_DYNAMIC_DISPATCH(forward_scratch_bytes)(p, widened(config));
+  return map_bytes(p) + static_cast<size_t>(workers) * forward_tile_bytes(p, config);
 }
 
 void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const CpuConfig& planned,
@@ -328,7 +377,7 @@ void forward_cpu(const Problem& p, const Tensor& out, const Tensor& lse, const C
   BlockMap map;
   map.build(p, BlockMap::Side::kQueries, p.group(), config.block_q, carver.take<int64_t>(p.num_sequences + 1),
             context.status);
-  fill_gaps(p, map, out, lse);
+  fill_gaps(p, map.overlapping(), out, lse);
   const size_t scratch = HWY_DYNAMIC_DISPATCH(forward_scratch_bytes)(p, config);
   std::byte* memory = context.workspace.data() + carver.used();
   const int workers = map.overlapping() ? 1 : static_cast<int>((context.workspace.size() - carver.used()) / scratch);

@@ -23,12 +23,14 @@ void fill_empty_rows(const Problem& p, const ForwardResults& to) {
       for (int64_t r = 0; r < p.q_rows; ++r) set(to.lse, lse_index(p, b, h, r), p.sinks_lse(h));
 }
 
-template <class T>
+/// T: the storage type of query, K of key and value.
+template <class T, class K>
 void attend(const Problem& p, const ForwardResults& to, const RunContext& context) {
-  const Formula<T, DoubleArithmetic> formula(p, {});
+  const Formula<T, DoubleArithmetic, K> formula(p, {});
   Row<double> row = Row<double>::carve(p, context.workspace.data());
-  for (int64_t n = 0; n < p.num_sequences; ++n) {
+  for (int64_t n = 0, used = p.sequences_in_use(context.status); n < used; ++n) {
     const Sequence s = p.sequence(n, context.status);
+    p.report_pages(s, context.status);
     const int64_t b = p.batch_of(s);
     for (int64_t h = 0; h < p.num_q_heads; ++h)
       for (int64_t i = 0; i < s.q_len; ++i) {
@@ -51,7 +53,9 @@ size_t reference_workspace(const Problem& p) { return Row<double>::bytes(p); }
 
 void run_reference(const Problem& p, const ForwardResults& to, const RunContext& context) {
   fill_empty_rows(p, to);
-  dispatch_number(p.query.dtype, [&]<class T>() { attend<T>(p, to, context); });
+  dispatch_number(p.query.dtype, [&]<class T>() {
+    p.pages.present ? attend<T, AnyStored>(p, to, context) : attend<T, T>(p, to, context);
+  });
 }
 
 }  // namespace attn

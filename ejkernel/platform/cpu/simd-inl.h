@@ -45,6 +45,9 @@ HWY_INLINE void prefetch(const void* at, int64_t bytes) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(bytes)));
 }
 
+/// The same, no nearer than the second-level cache.
+HWY_INLINE void prefetch_far(const std::byte* at) { __builtin_prefetch(at, 0, 2); }
+
 HWY_INLINE FloatV minus_infinity() { return hn::Set(FloatTag(), -std::numeric_limits<float>::infinity()); }
 
 /// 2^x for x < 128, -infinity and NaN; 0 below 2^-126; exact for integers. The relative error is below 2^-18.4 with
@@ -113,13 +116,13 @@ HWY_INLINE FloatV load_floats(const bf16_t* from) {
   return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(words));
 }
 
-HWY_INLINE FloatV load_floats(const f16_t* from) {
+/// Of lanes() patterns of f16.
+HWY_INLINE FloatV floats_of_halves(hn::Vec<hn::Rebind<uint16_t, WordTag>> halves) {
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
   // No instruction for it before AVX2, and Highway's own steps make numbers of infinity and NaN: as to_float does it.
   const WordTag d;
   const FloatTag df;
-  const hn::Rebind<uint16_t, WordTag> half;
-  const auto bits = hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const uint16_t*>(from)));
+  const auto bits = hn::PromoteTo(d, halves);
   const auto magnitude = hn::And(bits, hn::Set(d, 0x7fffu)), sign = hn::ShiftLeft<16>(hn::Sub(bits, magnitude));
   const auto is_finite = hn::Lt(magnitude, hn::Set(d, 0x7c00u));
   const auto bias = hn::IfThenElse(is_finite, hn::Set(d, 112u << 23), hn::Set(d, 224u << 23));
@@ -130,8 +133,37 @@ HWY_INLINE FloatV load_floats(const f16_t* from) {
   return hn::BitCast(df, hn::Or(sign, value));
 #else
   const hn::Rebind<hwy::float16_t, FloatTag> half;
-  return hn::PromoteTo(FloatTag(), hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(from)));
+  return hn::PromoteTo(FloatTag(), hn::BitCast(half, halves));
 #endif
+}
+
+HWY_INLINE FloatV load_floats(const f16_t* from) {
+  const hn::Rebind<uint16_t, WordTag> half;
+  return floats_of_halves(hn::LoadU(half, reinterpret_cast<const uint16_t*>(from)));
+}
+
+// Codes of a quantised tensor, without their scale.
+HWY_INLINE FloatV load_floats(const int8_t* from) {
+  const hn::Rebind<int8_t, IntTag> bytes;
+  return hn::ConvertTo(FloatTag(), hn::PromoteTo(IntTag(), hn::LoadU(bytes, from)));
+}
+
+// An e5m2 is the high half of an f16; an e4m3 is one whose exponent is biased by 8 less, and without infinities.
+HWY_INLINE FloatV load_floats(const e5m2_t* from) {
+  const hn::Rebind<uint16_t, WordTag> half;
+  const hn::Rebind<uint8_t, WordTag> bytes;
+  const auto codes = hn::PromoteTo(half, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(from)));
+  return floats_of_halves(hn::ShiftLeft<8>(codes));
+}
+
+HWY_INLINE FloatV load_floats(const e4m3_t* from) {
+  const hn::Rebind<uint16_t, WordTag> half;
+  const hn::Rebind<uint8_t, WordTag> bytes;
+  const auto codes = hn::PromoteTo(half, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(from)));
+  const auto magnitude = hn::And(codes, hn::Set(half, uint16_t{0x7f})), sign = hn::Sub(codes, magnitude);
+  const auto is_nan = hn::Eq(magnitude, hn::Set(half, uint16_t{0x7f}));
+  const auto value = hn::IfThenElse(is_nan, hn::Set(half, uint16_t{0x7e00}), hn::ShiftLeft<7>(magnitude));
+  return hn::Mul(floats_of_halves(hn::Or(hn::ShiftLeft<8>(sign), value)), hn::Set(FloatTag(), 256.0f));
 }
 
 // ---- stores: to nearest, ties to even; NaN stays NaN ----

@@ -17,6 +17,9 @@
 // After simd-inl.h, in this order:
 #include "ejkernel/platform/cpu/gemm-inl.h"
 #include "ejkernel/platform/cpu/tiles-inl.h"
+// After those:
+#include "ejkernel/platform/cpu/quantise-inl.h"
+#include "ejkernel/platform/cpu/stored-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::cpu::HWY_NAMESPACE {
@@ -61,6 +64,15 @@ template <int kDegree>
 void map_exp2(const float* x, float* y) {
   for (int64_t i = 0; i < kMaxLanes; i += lanes()) store_floats(exp2_below_128<kDegree>(load_floats(x + i)), y + i);
 }
+void load_stored(DType dtype, const void* data, int64_t offset, int64_t count, float* floats, uint16_t* narrow) {
+  load_stored_row(data, dtype, offset, count, floats, narrow);
+  load_stored_row(data, dtype, offset, count, floats);
+}
+void quantise(DType dtype, const float* from, double scale, int64_t count, void* to) {
+  if (dtype == DType::i8) return quantise_row(from, scale, count, static_cast<int8_t*>(to));
+  if (dtype == DType::e4m3) return quantise_row(from, scale, count, static_cast<e4m3_t*>(to));
+  quantise_row(from, scale, count, static_cast<e5m2_t*>(to));
+}
 void exp2_any(int degree, const float* x, float* y) { degree == 4 ? map_exp2<4>(x, y) : map_exp2<6>(x, y); }
 
 }  // namespace
@@ -74,6 +86,8 @@ namespace {
 HWY_EXPORT(multiply_any);
 HWY_EXPORT(store_elements);
 HWY_EXPORT(exp2_any);
+HWY_EXPORT(load_stored);
+HWY_EXPORT(quantise);
 
 class Tiles : public testing::TestWithParam<std::string_view> {
  protected:
@@ -128,6 +142,51 @@ TEST_P(Tiles, numbers_are_stored_as_the_nearest_bf16) {
       EXPECT_EQ(last_row[i].bits >> 16, 0u);
     }
   }
+}
+
+TEST_P(Tiles, every_code_is_loaded_exactly) {
+  uint8_t codes[256];
+  for (int n = 0; n < 256; ++n) codes[n] = static_cast<uint8_t>(n);
+  for (const DType dtype : {DType::i8, DType::e4m3, DType::e5m2, DType::i4})
+    for (const int64_t offset : {0, 2, 34})
+      for (int64_t count = 2; count <= 256 * 8 / bits(dtype) - offset; count += 2 + count / 3) {
+        alignas(64) float floats[512 + 16];
+        alignas(64) uint16_t narrow[512 + 16];
+        HWY_DYNAMIC_DISPATCH(load_stored)(dtype, codes, offset, count, floats, narrow);
+        for (int64_t i = 0; i < count; ++i) {
+          const double expected = load_as_double(codes, dtype, offset + i);
+          const float from_narrow = to_float(bf16_t{narrow[i]});
+          if (std::isnan(expected))
+            ASSERT_TRUE(std::isnan(floats[i]) && std::isnan(from_narrow)) << name(dtype) << " " << offset + i;
+          else
+            ASSERT_TRUE(floats[i] == expected && from_narrow == expected) << name(dtype) << " " << offset + i;
+        }
+      }
+}
+
+TEST_P(Tiles, codes_are_what_one_rounding_of_a_double_gives) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const DType dtype : {DType::i8, DType::e4m3, DType::e5m2})
+    for (const double scale : {1.0, 0.3, -7.0, 1e30, 0.0})
+      for (int round = 0; round < 400; ++round) {
+        // Ties between codes of every size among them.
+        float x[48];
+        for (float& one : x)
+          one = round % 2 == 0 ? normal(random) * std::exp2(static_cast<float>(random() % 40) - 20)
+                               : (static_cast<float>(random() % 64) + 0.5f * static_cast<float>(random() % 3)) *
+                                     std::exp2(static_cast<float>(random() % 24) - 18);
+        x[0] = 0, x[1] = -0.0f, x[2] = INFINITY, x[3] = -INFINITY, x[4] = NAN, x[5] = 3e38f, x[6] = 1e-40f;
+        const int64_t count = 29 + round % 4;
+        uint8_t codes[48], expected[48];
+        HWY_DYNAMIC_DISPATCH(quantise)(dtype, x, scale, count, codes);
+        for (int64_t i = 0; i < count; ++i) {
+          store_from_double(expected, dtype, i, static_cast<double>(x[i]) / scale);
+          const double number = load_as_double(codes, dtype, i);
+          ASSERT_TRUE(codes[i] == expected[i] || (std::isnan(number) && std::isnan(load_as_double(expected, dtype, i))))
+              << name(dtype) << " " << x[i] << " / " << scale << ": " << number;
+        }
+      }
 }
 
 TEST_P(Tiles, powers_of_two_have_the_stated_error) {

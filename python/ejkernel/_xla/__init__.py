@@ -6,7 +6,8 @@ An implementation is a function of two dictionaries by declared name, absent inp
     implementation("mean_pooling")({"x": x, "mask": None, "cu_seqlens": None}, {"chunk_size": None})["out"]
 """
 
-from ejkernel._xla import attention, pooling
+from ejkernel._xla import attention, grouped, paged, pooling
+from ejkernel._xla.faults import status as status
 
 _IMPLEMENTATIONS = {
     "flash_attention": attention.flash_attention,
@@ -17,6 +18,14 @@ _IMPLEMENTATIONS = {
     "scaled_dot_product_attention_backward": attention.scaled_dot_product_attention_backward,
     "mean_pooling": pooling.mean_pooling,
     "mean_pooling_backward": pooling.mean_pooling_backward,
+    "page_attention": paged.page_attention,
+    "page_append": paged.page_append,
+    "ragged_decode_attention": paged.ragged_decode_attention,
+    "ragged_page_attention": paged.ragged_page_attention,
+    "ragged_page_attention_v3": paged.ragged_page_attention_v3,
+    "grouped_matmul": grouped.grouped_matmul,
+    "transposed_grouped_matmul": grouped.transposed_grouped_matmul,
+    "grouped_matmul_backward": grouped.grouped_matmul_backward,
 }
 
 

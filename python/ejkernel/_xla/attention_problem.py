@@ -14,7 +14,7 @@ from ejkernel._xla.sequences import packed_spans
 
 ROW_AXIS = 2
 _SCALE_BLOCK = 128  # tokens that share an 8-bit scale
-_FLOATS = {"f64": jnp.float64, "f32": jnp.float32, "f16": jnp.float16, "bf16": jnp.bfloat16}
+FLOATS = {"f64": jnp.float64, "f32": jnp.float32, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def make_problem(inputs: dict, params: dict) -> Problem:
         key=_inside(_dequantised(key, inputs.get("k_scale"), wide), packed),
         value=_inside(_dequantised(value, inputs.get("v_scale"), wide), packed),
         kv_segments=None if kv_segments is None else kv_segments[:, None, None, :],
-        sinks=jnp.zeros((1, 1, 1, 0), wide) if sinks is None else _as_heads(sinks).astype(wide),
+        sinks=jnp.zeros((1, 1, 1, 0), wide) if sinks is None else as_heads(sinks).astype(wide),
         dropout_seed=jnp.zeros(2, jnp.uint32) if seed is None else seed,
         dropout_threshold=philox.dropout_threshold(params.get("dropout_prob") or 0.0),
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
@@ -109,7 +109,7 @@ def backward_inputs(problem: Problem, inputs: dict) -> dict:
 
 def _out_dtype(query_dtype, name: str | None):
     if name is not None:
-        return _FLOATS[name]
+        return FLOATS[name]
     return jnp.bfloat16 if query_dtype.itemsize == 1 else query_dtype
 
 
@@ -127,7 +127,7 @@ def lse_outside(problem: Problem, lse: jax.Array) -> jax.Array:
     return lse[0, ..., 0] if problem.packed else lse[..., 0]
 
 
-def _as_heads(sinks: jax.Array) -> jax.Array:
+def as_heads(sinks: jax.Array) -> jax.Array:
     """[heads, sinks], or [sinks] shared by all heads, to [1, heads or 1, 1, sinks]."""
     return jnp.atleast_2d(sinks)[None, :, None, :]
 

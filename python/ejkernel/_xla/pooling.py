@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from ejkernel._xla.sequences import Spans, of_owner, owners, packed_spans
+from ejkernel._xla.sequences import Spans, of_owner, over_layers, packed_spans
 
 
 def mean_pooling(inputs: dict, params: dict) -> dict:
@@ -83,7 +83,7 @@ def _packed_means(x: jax.Array, cu_seqlens: jax.Array, chunk_size: int | None) -
     # One mean more than there are takes the rows that belong to none, and is cut off again.
     ones = jnp.ones(num_tokens, jnp.int32)
     nothing = (jnp.zeros((num_means + 1, *x.shape[1:]), x.dtype), jnp.zeros(num_means + 1, jnp.int32))
-    sums, counts = _over_layers(spans, num_tokens, add_layer, nothing)
+    sums, counts = over_layers(spans, num_tokens, add_layer, nothing)
     counts = jnp.maximum(counts[:-1], 1).reshape(-1, *[1] * (x.ndim - 1))
     return sums[:-1] / counts, first_means
 
@@ -98,7 +98,7 @@ def _packed_gradient(d_out: jax.Array, cu_seqlens: jax.Array, num_tokens: int, c
         mean, count = _mean_of_row(spans, first_means, num_means, chunk_size, owner)
         return d_x + cotangents[mean] / count.reshape(-1, *[1] * (d_out.ndim - 1))
 
-    return _over_layers(spans, num_tokens, add_layer, jnp.zeros((num_tokens, *d_out.shape[1:]), d_out.dtype))
+    return over_layers(spans, num_tokens, add_layer, jnp.zeros((num_tokens, *d_out.shape[1:]), d_out.dtype))
 
 
 def _packed_layout(cu_seqlens: jax.Array, num_tokens: int, chunk_size: int | None) -> tuple[Spans, jax.Array, int]:
@@ -123,14 +123,3 @@ def _mean_of_row(spans: Spans, first_means, num_means: int, chunk_size: int | No
     count = jnp.minimum(of_owner(spans.length, owner) - chunk * chunk_size, chunk_size)
     mean = jnp.where(owner >= 0, jnp.minimum(first_means[owner] + chunk, num_means), num_means)
     return mean, jnp.maximum(count, 1)
-
-
-def _over_layers(spans: Spans, num_tokens: int, add_layer, start):
-    """Calls add_layer(owner, sums) until every sequence had its rows: once, unless sequences overlap."""
-
-    def step(state):
-        owner, sums = state
-        return owners(spans, num_tokens, below=owner), add_layer(owner, sums)
-
-    first = (owners(spans, num_tokens), start)
-    return jax.lax.while_loop(lambda state: jnp.any(state[0] >= 0), step, first)[1]

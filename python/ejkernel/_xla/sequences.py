@@ -41,3 +41,14 @@ def owners(spans: Spans, total: int, below: jax.Array | int | None = None) -> ja
 def of_owner(per_sequence: jax.Array, owner: jax.Array) -> jax.Array:
     """A value per sequence, at the owner of each row; 0 for rows of no sequence."""
     return jnp.append(per_sequence, jnp.zeros(1, per_sequence.dtype))[owner]  # -1 is the zero at the end
+
+
+def over_layers(spans: Spans, total: int, add_layer, start):
+    """Calls add_layer(owner, state) until every sequence had its rows: once, unless sequences overlap."""
+
+    def step(layer):
+        owner, state = layer
+        return owners(spans, total, below=owner), add_layer(owner, state)
+
+    first = (owners(spans, total), start)
+    return jax.lax.while_loop(lambda layer: jnp.any(layer[0] >= 0), step, first)[1]

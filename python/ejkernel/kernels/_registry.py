@@ -29,11 +29,16 @@ class KernelSpec:
     priority: int = 0
 
 
-def result_of(operation: str, outputs: Any) -> Any:
-    """What the Python library's functions return of an operation's outputs: the first one; both of attention."""
+_RETURNED = {"attention": 2, "page_append": 2, "ragged_page_attention_v3": 2}
+
+
+def result_of(operation: str, outputs: Any, with_status: bool = False) -> Any:
+    """What the Python library's functions return of an operation's outputs: the first one, or a pair. A status word
+    that was asked for comes last."""
     if not isinstance(outputs, tuple):
         return outputs
-    return tuple(outputs) if operation == "attention" else outputs[0]
+    returned = tuple(outputs[: _RETURNED.get(operation, 1)]) + tuple(outputs[-1:] if with_status else ())
+    return returned if len(returned) > 1 else returned[0]
 
 
 def declared_signature(operation: str) -> inspect.Signature:
@@ -49,7 +54,8 @@ def _of_library(operation: str, **options: str) -> Callable[..., Any]:
     """The library's function with these options, and the declared signature."""
 
     def implementation(*args: Any, **kwargs: Any) -> Any:
-        return result_of(operation, FUNCTIONS[operation](*args, **options, **kwargs))
+        outputs = FUNCTIONS[operation](*args, **options, **kwargs)
+        return result_of(operation, outputs, bool(kwargs.get("return_status")))
 
     implementation.__name__ = implementation.__qualname__ = operation
     implementation.__doc__ = FUNCTIONS[operation].__doc__

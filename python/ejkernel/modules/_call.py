@@ -25,7 +25,7 @@ def call(operation: str, arguments: Mapping[str, Any], platform: Any, cfg: Any, 
         raise TypeError(f"{operation}: cfg and _cfg are one argument, and both were given")
     given = {name: value for name, value in arguments.items() if value is not None}
     given |= _options(operation, given, platform, cfg if _cfg is None else _cfg)
-    return result_of(operation, FUNCTIONS[operation](**given))
+    return result_of(operation, FUNCTIONS[operation](**given), bool(given.get("return_status")))
 
 
 def _options(operation: str, given: Mapping[str, Any], platform: Any, cfg: Any) -> dict[str, Any]:
@@ -62,13 +62,13 @@ def _fields(
 ) -> Mapping[str, int]:
     """The sizes were found for other kernels, so they are wishes: a kernel gets the largest legal value that is not
     above one, and none of them where it cannot have them together."""
-    kernel = bound.plan(specs, device).info["kernel"]
+    info = bound.plan(specs, device).info
+    kernel = info["kernel"]
     fields = next(known["config"] for known in OPERATIONS[bound.operation].kernels if known["name"] == kernel)
     legal = {field["name"]: field["legal"] for field in fields}
     config = {}
     for name, value in sizes:
-        if name == "block_q" and "consumers" in legal:  # each has 64 rows of queries
-            name, value = "consumers", value // 64
+        name, value = _field_of(name, value, legal, info["dims"])
         if name not in legal:
             say_once(f"{bound.operation}: kernel {kernel} has no field for {name}, which a config sets; it is not used")
             continue
@@ -79,3 +79,20 @@ def _fields(
         say_once(f"{bound.operation}: kernel {kernel} cannot have the sizes of a config, and has its own: {error}")
         return {}
     return config
+
+
+def _field_of(name: str, value: int, legal: Mapping[str, Any], dims: Mapping[str, int]) -> tuple[str, int]:
+    """A size as the field that a kernel has for it."""
+    if name == "block_q" and "consumers" in legal:  # each has 64 rows of queries
+        return "consumers", value // 64
+    if name == "num_splits" and "split_keys" in legal:
+        slots = dims["kv_len"] if "kv_len" in dims else dims["max_num_pages"] * dims["page_size"]
+        return "split_keys", -(-slots // value)
+    if name == "pages_per_block" and "block_k" in legal:
+        return "block_k", value * dims["page_size"]
+    if name in _OF_OUT and _OF_OUT[name] in legal:
+        return _OF_OUT[name], value
+    return name, value
+
+
+_OF_OUT = {"block_m": "block_rows", "block_n": "block_columns"}  # of a product

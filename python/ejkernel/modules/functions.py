@@ -1,17 +1,54 @@
 """The operations with the argument order and the keywords of the Python library that came before. Every keyword that
-ejkernel's own function of the name takes (causal_align, q_segment_ids, seqused_k, config, ...) is taken as well."""
+ejkernel's own function of the name takes (causal_align, q_segment_ids, seqused_k, config, ...) is taken as well.
+
+A function here is a signature, its documentation, and what its arguments mean to the library where that is not what
+they are called: `_ported` does the rest."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ejkernel._declarations import OPERATIONS
+from ejkernel._library import InvalidArgument
 from ejkernel.modules._call import call
+from ejkernel.modules.configs import GroupedMatmulConfig, PageAttentionConfig
 
 Array = Any
+
+
+def _ported(translate: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """A function of this signature, and platform, cfg, _cfg and any other keyword. Arguments that the library's function
+    has under the same name are passed on, with what `translate` returns over them; the others are what `translate`
+    makes of them, or change nothing, as its documentation says. A `cfg` among what it returns stands for sizes that were
+    arguments, and is used where there is no other; `result` is applied to what is returned."""
+    operation = translate.__name__
+    op = OPERATIONS[operation]
+    known = {*op.input_names, *op.param_names, *op.spellings}
+    own = inspect.signature(translate)
+
+    @functools.wraps(translate)
+    def function(*args: Any, platform: Any = None, cfg: Any = None, _cfg: Any = None, **kwargs: Any) -> Any:
+        mine = {name: value for name, value in kwargs.items() if name in own.parameters}
+        more = {name: value for name, value in kwargs.items() if name not in mine}
+        bound = own.bind(*args, **mine)
+        bound.apply_defaults()
+        changes = translate(**bound.arguments)
+        result = changes.pop("result", lambda returned: returned)
+        if (sizes := changes.pop("cfg", None)) is not None and cfg is None and _cfg is None:
+            cfg = sizes
+        given = {name: value for name, value in bound.arguments.items() if name in known}
+        return result(call(operation, given | changes | more, platform, cfg, _cfg))
+
+    p = inspect.Parameter
+    added = [p(name, p.KEYWORD_ONLY, default=None) for name in ("platform", "cfg", "_cfg")]
+    function.__signature__ = own.replace(parameters=[*own.parameters.values(), *added, p("more", p.VAR_KEYWORD)])
+    return function
 
 
 def _seed(seed: Any) -> Any:
@@ -26,9 +63,11 @@ def _seed(seed: Any) -> Any:
 
 
 def _dropout(prob: float, seed: Any) -> dict[str, Any]:
-    return {"dropout_prob": prob, "dropout_seed": _seed(seed)} if prob else {}
+    given = bool(prob)
+    return {"dropout_prob": prob if given else None, "dropout_seed": _seed(seed) if given else None}
 
 
+@_ported
 def flash_attention(
     query: Array,
     key: Array,
@@ -48,32 +87,14 @@ def flash_attention(
     normalize_output: bool = True,
     precision: Any = None,
     logits_dtype: Any = None,
-    platform: Any = None,
-    cfg: Any = None,
-    _cfg: Any = None,
-    **more: Any,
-) -> Array:
+) -> Any:
     """softmax(softmax_scale * query key^T) value, [batch, q_len, num_q_heads, value_dim]. See
     ejkernel.flash_attention, which returns the log-sum-exp as well. `precision` and `logits_dtype` change nothing:
     logits are float32."""
-    arguments = dict(
-        query=query,
-        key=key,
-        value=value,
-        attention_mask=attention_mask,
-        bias=bias,
-        causal=causal,
-        softmax_scale=softmax_scale,
-        sliding_window=sliding_window,
-        logits_soft_cap=logits_soft_cap,
-        cum_seqlens_q=cum_seqlens_q,
-        cum_seqlens_k=cum_seqlens_k,
-        softmax_aux=softmax_aux,
-        normalize_output=normalize_output,
-    )
-    return call("flash_attention", arguments | _dropout(dropout_prob, dropout_seed) | more, platform, cfg, _cfg)
+    return _dropout(dropout_prob, dropout_seed)
 
 
+@_ported
 def attention(
     query: Array,
     key: Array,
@@ -91,32 +112,20 @@ def attention(
     dropout_prob: float = 0.0,
     causal: bool = False,
     sliding_window: int | tuple[int, int] | None = None,
-    *,
-    platform: Any = None,
-    cfg: Any = None,
-    _cfg: Any = None,
-    **more: Any,
-) -> tuple[Array, Array]:
+) -> Any:
     """Attention and its weights, [batch, num_heads, q_len, kv_len]. `deterministic` means without dropout, `dtype` is
     what query, key and value are cast to. `softmax_dtype` changes nothing: the softmax is float32."""
+    changes = {"deterministic": None, **_dropout(0.0 if deterministic else dropout_prob, dropout_rng)}
     if dtype is not None:
-        query, key, value = (jnp.asarray(x).astype(dtype) for x in (query, key, value))
-    arguments = dict(
-        query=query,
-        key=key,
-        value=value,
-        attention_mask=attention_mask,
-        bias=init_bias() if bias is None and init_bias is not None else bias,
-        softmax_aux=softmax_aux,
-        softmax_scale=softmax_scale,
-        logits_soft_cap=logits_soft_cap,
-        causal=causal,
-        sliding_window=sliding_window,
-    )
-    dropout = {} if deterministic else _dropout(dropout_prob, dropout_rng)
-    return call("attention", arguments | dropout | more, platform, cfg, _cfg)
+        changes |= {n: jnp.asarray(x).astype(dtype) for n, x in (("query", query), ("key", key), ("value", value))}
+    return changes | _initial(bias, init_bias)
 
 
+def _initial(bias: Any, init_bias: Callable[[], Array] | None) -> dict[str, Any]:
+    return {"bias": init_bias() if bias is None and init_bias is not None else bias}
+
+
+@_ported
 def scaled_dot_product_attention(
     query: Array,
     key: Array,
@@ -129,41 +138,197 @@ def scaled_dot_product_attention(
     sliding_window: int | tuple[int, int] | None = None,
     cum_seqlens_q: Array | None = None,
     cum_seqlens_k: Array | None = None,
-    *,
-    platform: Any = None,
-    cfg: Any = None,
-    _cfg: Any = None,
-    **more: Any,
-) -> Array:
+) -> Any:
     """Attention as jax.nn.dot_product_attention has it. `cum_seqlens_q` and `cum_seqlens_k` are lengths per batch
     entry, whatever they are called; query_seq_lengths and key_value_seq_lengths are the same."""
-    arguments = dict(
-        query=query,
-        key=key,
-        value=value,
-        attention_mask=attention_mask,
-        bias=init_bias() if bias is None and init_bias is not None else bias,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        sliding_window=sliding_window,
-    )
-    # The library's own spellings are in `more`; both at once are an error there.
-    lengths = {"cum_seqlens_q": cum_seqlens_q, "cum_seqlens_k": cum_seqlens_k}
-    return call("scaled_dot_product_attention", arguments | lengths | more, platform, cfg, _cfg)
+    return _initial(bias, init_bias)
 
 
+@_ported
 def mean_pooling(
-    x: Array,
-    mask: Array | None = None,
-    cu_seqlens: Array | None = None,
-    *,
-    chunk_size: int | None = None,
-    platform: Any = None,
-    cfg: Any = None,
-    _cfg: Any = None,
-    **more: Any,
-) -> Array:
+    x: Array, mask: Array | None = None, cu_seqlens: Array | None = None, *, chunk_size: int | None = None
+) -> Any:
     """Means over tokens, of a batch, of packed sequences, or of chunks; see ejkernel.mean_pooling, which returns the
     offsets of packed chunks as well."""
-    arguments = dict(x=x, mask=mask, cu_seqlens=cu_seqlens, chunk_size=chunk_size)
-    return call("mean_pooling", arguments | more, platform, cfg, _cfg)
+    return {}
+
+
+@_ported
+def page_attention(
+    query: Array,
+    key_cache: Array,
+    value_cache: Array,
+    context_lens: Array,
+    block_tables: Array,
+    attn_scale: float | None = None,
+    max_context_len: int | None = None,
+    num_splits: int = 0,
+    mask_value: float | None = None,
+    attn_logits_soft_cap: float | None = None,
+    pages_per_compute_block: int | None = None,
+    megacore_mode: str | None = None,
+    inline_seq_dim: bool = True,
+    *,
+    block_size: int | None = None,
+) -> Any:
+    """The newest token of each sequence over a cache of pages that lie heads first, [num_pages, num_kv_heads,
+    page_size, head_dim]; cache_layout="page_major" takes the other ones. See ejkernel.page_attention, which returns the
+    log-sum-exp as well. `num_splits` is a wish, as in PageAttentionConfig; `block_size` must be the page size if it is
+    given. `max_context_len`, `mask_value`, `pages_per_compute_block`, `megacore_mode` and `inline_seq_dim` change
+    nothing: lengths are read where they are, and masked logits are left out."""
+    if block_size not in (None, key_cache.shape[2]):
+        raise InvalidArgument(
+            f"page_attention: block_size must be the page size {key_cache.shape[2]}, got {block_size}; leave it out"
+        )
+    changes: dict[str, Any] = {"cache_layout": "head_major"}
+    if attn_scale is not None:
+        changes["softmax_scale"] = attn_scale
+    if attn_logits_soft_cap is not None:
+        changes["logits_soft_cap"] = attn_logits_soft_cap
+    return changes | ({"cfg": PageAttentionConfig(num_splits=num_splits)} if num_splits else {})
+
+
+def _sinks_of_query_heads(softmax_aux: Any, num_q_heads: int) -> Any:
+    """[num_kv_heads, sinks] as [num_q_heads, sinks]: those of a head are its queries'."""
+    if softmax_aux is None or softmax_aux.ndim != 2 or softmax_aux.shape[0] in (0, num_q_heads):
+        return softmax_aux
+    return jnp.repeat(jnp.asarray(softmax_aux), num_q_heads // softmax_aux.shape[0], axis=0)
+
+
+def _window_with_itself(operation: str, sliding_window: Any) -> Any:
+    """A number of tokens, the query's own among them, as (tokens before it, tokens after it)."""
+    if not isinstance(sliding_window, int):
+        return sliding_window
+    if sliding_window < 1:
+        raise InvalidArgument(
+            f"{operation}: sliding_window must be at least 1, the query's own token, got {sliding_window}; "
+            "leave it out for none"
+        )
+    return (sliding_window - 1, 0)
+
+
+@_ported
+def ragged_decode_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    sequence_start: Array,
+    sequence_end: Array,
+    softmax_aux: Array | None = None,
+    softmax_scale: float | None = None,
+    sliding_window: int | tuple[int, int] | None = None,
+    logits_soft_cap: float | None = None,
+) -> Any:
+    """One query for each batch entry over the tokens sequence_start ... sequence_end - 1 of its cache. See
+    ejkernel.ragged_decode_attention, which returns the log-sum-exp as well. `softmax_aux` may have a row for each kv
+    head."""
+    return {"softmax_aux": _sinks_of_query_heads(softmax_aux, query.shape[-2])}
+
+
+@_ported
+def ragged_page_attention(
+    queries: Array,
+    kv_pages: Array,
+    context_lens: Array,
+    block_tables: Array,
+    query_start_loc: Array,
+    num_seqs: Array | int,
+    softmax_aux: Array | None = None,
+    softmax_scale: float | None = None,
+    logits_soft_cap: float | None = None,
+    compute_dtype: Any = None,
+    optimized: bool = False,
+    sliding_window: int | tuple[int, int] | None = None,
+    mask_value: float | None = None,
+    vmem_limit_bytes: int | None = None,
+) -> Any:
+    """Packed queries, prefill and decode mixed, over pages of interleaved keys and values. See
+    ejkernel.ragged_page_attention, which returns the log-sum-exp as well. An integer `sliding_window` counts the
+    query's own token. `compute_dtype`, `optimized`, `mask_value` and `vmem_limit_bytes` change nothing: logits and sums
+    are float32."""
+    return {
+        "num_seqs": [num_seqs] if isinstance(num_seqs, int) else num_seqs.reshape(1),
+        "softmax_aux": _sinks_of_query_heads(softmax_aux, queries.shape[1]),
+        "sliding_window": _window_with_itself("ragged_page_attention", sliding_window),
+    }
+
+
+@_ported
+def ragged_page_attention_v3(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    kv_cache: Array,
+    kv_lens: Array,
+    block_tables: Array,
+    query_start_loc: Array,
+    distribution: Array,
+    softmax_scale: float | None = 1.0,
+    sliding_window: int | tuple[int, int] | None = None,
+    logits_soft_cap: float | None = None,
+    q_scale: Array | float | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+    vmem_limit_bytes: int | None = None,
+) -> Any:
+    """Stores the new keys and values in the cache, then attends: (out, the updated cache). See
+    ejkernel.ragged_page_attention_v3, which returns the log-sum-exp as well. `softmax_scale` is 1, and
+    1/sqrt(head_dim) when it is None. The cache may have the five axes that the Python library gave it, and is returned
+    as it came. An integer `sliding_window` counts the query's own token. `vmem_limit_bytes` changes nothing."""
+    changes = {"sliding_window": _window_with_itself("ragged_page_attention_v3", sliding_window)}
+    return changes | (_of_packed_cache(kv_cache, keys) if kv_cache.ndim == 5 else {})
+
+
+def _of_packed_cache(cache: Any, keys: Any) -> dict[str, Any]:
+    """[pages, page size, heads / pack, pack, head_dim filled up to 128] as the library's [pages, page size, 2 * kv heads,
+    head_dim], and back in the result: in place where nothing was filled up."""
+    heads, dim = 2 * keys.shape[1], keys.shape[2]
+    flat = cache.reshape(*cache.shape[:2], -1, cache.shape[4])
+    exact = flat.shape[2:] == (heads, dim)
+
+    def result(returned: tuple[Any, ...]) -> tuple[Any, ...]:
+        out, updated, *status = returned
+        if not exact:
+            updated = jnp.asarray(flat).at[:, :, :heads, :dim].set(updated)
+        return (out, updated.reshape(cache.shape), *status)
+
+    return {"kv_cache": flat if exact else flat[:, :, :heads, :dim], "result": result}
+
+
+@_ported
+def grouped_matmul(
+    lhs: Array,
+    rhs: Array,
+    group_sizes: Array | None = None,
+    group_offset: Array | int | None = None,
+    existing_out: Array | None = None,
+    preferred_element_type: Any = None,
+    transpose_rhs: bool = False,
+    interpret: bool = False,
+    do_padding: bool = True,
+    precision: Any = None,
+    use_v2: bool = False,
+    tiling: Any = None,
+) -> Any:
+    """Rows of each group times the group's matrix; without group_sizes the product of each pair of matrices,
+    [batch, groups, m, k] and [batch, groups, k, n]. See ejkernel.grouped_matmul. `group_offset` must be known while
+    tracing. `tiling`, (m, k, n) or a function of them, is a wish, as in GroupedMatmulConfig. `interpret`, `do_padding`,
+    `precision` and `use_v2` change nothing: nothing is padded, and sums are float32."""
+    changes: dict[str, Any] = {"out_dtype": preferred_element_type}
+    if isinstance(group_offset, jax.core.Tracer):
+        raise InvalidArgument(
+            "grouped_matmul: group_offset must be known while tracing, got a tracer; pass an integer, and let each "
+            "device trace its own"
+        )
+    if group_offset is not None:
+        changes["group_offset"] = group_offset if isinstance(group_offset, int) else int(group_offset.reshape(()))
+    if lhs.dtype != rhs.dtype and all(
+        jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize > 1 for x in (lhs, rhs)
+    ):
+        wide = jnp.promote_types(lhs.dtype, rhs.dtype)
+        changes |= {"lhs": lhs.astype(wide), "rhs": rhs.astype(wide)}
+    if callable(tiling):
+        tiling = tiling(lhs.shape[-2], lhs.shape[-1], rhs.shape[-2 if transpose_rhs else -1])
+    if tiling is not None:
+        changes["cfg"] = GroupedMatmulConfig(**dict(zip(("block_m", "block_k", "block_n"), tiling, strict=True)))
+    return changes

@@ -12,7 +12,12 @@ from ejkernel.modules.configs import (
     AttentionConfig,
     BaseOperationConfig,
     FlashAttentionConfig,
+    GroupedMatmulConfig,
     MeanPoolingConfig,
+    PageAttentionConfig,
+    RaggedDecodeAttentionConfig,
+    RaggedPageAttentionConfig,
+    RaggedPageAttentionv3Config,
     ScaledDotProductAttentionConfig,
 )
 from ejkernel.ops import ConfigSelectorChain, Executor, Invocation, Kernel, PersistentCache, Tuner
@@ -58,6 +63,36 @@ class MeanPooling(_LibraryKernel):
     op_id = "mean_pooling"
     function = staticmethod(functions.mean_pooling)
     config = MeanPoolingConfig
+
+
+class PageAttention(_LibraryKernel):
+    op_id = "page_attention"
+    function = staticmethod(functions.page_attention)
+    config = PageAttentionConfig
+
+
+class RaggedDecodeAttention(_LibraryKernel):
+    op_id = "ragged_decode_attention"
+    function = staticmethod(functions.ragged_decode_attention)
+    config = RaggedDecodeAttentionConfig
+
+
+class RaggedPageAttention(_LibraryKernel):
+    op_id = "ragged_page_attention"
+    function = staticmethod(functions.ragged_page_attention)
+    config = RaggedPageAttentionConfig
+
+
+class RaggedPageAttentionv3(_LibraryKernel):
+    op_id = "ragged_page_attention_v3"
+    function = staticmethod(functions.ragged_page_attention_v3)
+    config = RaggedPageAttentionv3Config
+
+
+class GroupedMatmul(_LibraryKernel):
+    op_id = "grouped_matmul"
+    function = staticmethod(functions.grouped_matmul)
+    config = GroupedMatmulConfig
 
 
 def create_default_executor(

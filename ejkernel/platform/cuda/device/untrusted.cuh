@@ -7,7 +7,7 @@
 namespace ejk::cuda {
 
 /// Bits of the caller's status word (core/operation.h, ejk::status).
-constexpr uint32 kLengthFault = 2, kOffsetsFault = 4;
+constexpr uint32 kPageFault = 1, kLengthFault = 2, kOffsetsFault = 4, kGroupSizeFault = 8;
 
 EJK_DEVICE void raise(uint32* status, uint32 faults) {
   if (status == nullptr || faults == 0) return;

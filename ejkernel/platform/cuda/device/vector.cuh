@@ -56,8 +56,8 @@ EJK_DEVICE uint32 halves_of(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 #else
-  constexpr int kExponent = kNumber == Number::bf16 ? 8 : 5, kMantissa = 15 - kExponent;
-  return narrow(low, kExponent, kMantissa) | narrow(high, kExponent, kMantissa) << 16;
+  const auto bits = [](double x) { return kNumber == Number::bf16 ? double_to_bf16(x) : double_to_f16(x); };
+  return bits(low) | bits(high) << 16;
 #endif
 }
 

@@ -1,0 +1,276 @@
+// What is special to the CPU kernels of grouped_matmul and its gradients: how work is split, any number of threads, any
+// instruction set, no allocation in run, and products on a matrix unit, for which an emulation stands in. Every
+// kernel's results are tested by the harness.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ejkernel/ejkernel.h"
+#include "ejkernel/ops/grouped_matmul/grouped_matmul_cpu_internal.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/platform/cpu/simd_target.h"
+#include "ejkernel/testing/allocation_counter.h"
+#include "ejkernel/testing/check.h"
+#include "ejkernel/testing/emulated_tiles.h"
+#include "ejkernel/testing/operations.h"
+
+namespace ejk::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
+
+const PlanOptions kCpu{.kernel = "cpu"};
+
+PlanOptions cpu_with(ConfigValues config) { return {.kernel = "cpu", .config = std::move(config)}; }
+
+// ---- how work is split ----
+
+TEST(GroupedMatmulBlocks, cover_a_range_and_never_cross_a_cut) {
+  for (const int64_t block : {1, 4, 7})
+    for (const int64_t cut : {0, 1, 3, 4, 10, 100})
+      for (const int64_t begin : {0, 5, 12})
+        for (const int64_t end : {0, 5, 6, 12, 40}) {
+          const gmm::Product::Range range{begin, end};
+          const gmm::Blocks blocks(block, cut, begin);
+          int64_t at = begin;
+          for (int64_t i = 0; i < blocks.count(range); ++i) {
+            const gmm::Product::Range found = blocks.find(range, i);
+            EXPECT_EQ(found.begin, at);
+            EXPECT_LT(found.begin, found.end);
+            EXPECT_LE(found.end - found.begin, block);
+            if (cut > 0) {
+              EXPECT_EQ(found.begin / cut, (found.end - 1) / cut);
+            }
+            at = found.end;
+          }
+          EXPECT_EQ(at, std::max(begin, end)) << block << " " << cut << " " << begin << " " << end;
+        }
+}
+
+/// Every element of out belongs to one task, whatever the sizes of the groups are.
+TEST(GroupedMatmulTasks, cover_every_element_once) {
+  const std::vector<std::vector<int32_t>> all_sizes = {
+      {0, 0, 0}, {100, 0, 30}, {1, 2, 200}, {-5, 400, 7}, {64, 64, 64}};
+  for (const auto& sizes : all_sizes)
+    for (const bool masked : {false, true})
+      for (const int64_t offset : {0, 1}) {
+        const auto groups = static_cast<int64_t>(sizes.size());
+        const Array lhs(DType::f32, {210, 8}), rhs(DType::f32, {groups - offset, 8, 150}), out(DType::f32, {210, 150});
+        const Array group_sizes(DType::i32, {groups}), mask(DType::boolean, {6, 4});
+        std::copy(sizes.begin(), sizes.end(), group_sizes.as<int32_t>());
+        Call<GroupedMatmul> call{.inputs = {.lhs = lhs, .rhs = rhs, .group_sizes = group_sizes},
+                                 .params = {.group_offset = offset},
+                                 .outputs = {.out = out}};
+        if (masked) call.inputs.out_mask = mask, call.params.block_m = 40, call.params.block_n = 48;
+        const gmm::Product p = gmm::out_product(call);
+        const gmm::CpuConfig config{.block_rows = 64, .block_columns = 64};
+        std::vector<int64_t> offsets(static_cast<size_t>(p.num_offsets())), first(static_cast<size_t>(groups + 1));
+        const gmm::TaskMap map(p, config, offsets.data(), first.data(), nullptr);
+        EXPECT_LE(map.num_tasks(), gmm::TaskMap::most_tasks(p, config));
+        std::vector<int> times(210 * 150);
+        for (int64_t task = 0; task < map.num_tasks(); ++task) {
+          const gmm::TaskMap::Tile tile = map.find(task);
+          for (int64_t r = tile.rows.begin; r < tile.rows.end; ++r)
+            for (int64_t c = tile.columns.begin; c < tile.columns.end; ++c) ++times[static_cast<size_t>(r * 150 + c)];
+          if (!tile.is_owned) continue;
+          EXPECT_GE(tile.rows.begin, offsets[static_cast<size_t>(tile.group)]);
+          EXPECT_LE(tile.rows.end, offsets[static_cast<size_t>(tile.group) + 1]);
+        }
+        EXPECT_THAT(times, ::testing::Each(1));
+      }
+}
+
+// ---- calls ----
+
+/// Three groups, of which one streams its matrix, and their gradient.
+struct MatmulCall {
+  Array lhs, rhs, group_sizes{DType::i32, {3}};
+  GroupedMatmul::Params params;
+
+  MatmulCall(DType dtype, bool transposed, double magnitude = 1)
+      : lhs(dtype, {150, 70}), rhs(dtype, transposed ? Shape{3, 90, 70} : Shape{3, 70, 90}) {
+    Random random(5);
+    fill_normal(lhs, random, magnitude);
+    fill_normal(rhs, random, magnitude);
+    const int32_t sizes[] = {100, 5, 40};
+    std::copy_n(sizes, 3, group_sizes.as<int32_t>());
+    params.transpose_rhs = transposed;
+  }
+  GroupedMatmul::Inputs inputs() const { return {.lhs = lhs, .rhs = rhs, .group_sizes = group_sizes}; }
+  Array forward(const PlanOptions& options) const { return grouped_matmul(inputs(), params, {.plan = options}).out; }
+  GroupedMatmulBackward::Inputs backward_inputs(const Array& d_out) const {
+    return {.lhs = lhs, .rhs = rhs, .group_sizes = group_sizes, .d_out = d_out};
+  }
+  GroupedMatmulBackward::Results backward(const Array& d_out, const PlanOptions& options) const {
+    return execute<GroupedMatmulBackward>(backward_inputs(d_out), params, {.plan = options});
+  }
+};
+
+bool same_bits(const Array& a, const Array& b) {
+  return std::memcmp(a.data(), b.data(), static_cast<size_t>(num_bytes(a.dtype(), a.shape()))) == 0;
+}
+
+TEST(GroupedMatmulCpu, results_do_not_depend_on_the_number_of_threads) {
+  const ScopedEmulatedMatrixUnit unit;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int dot : {0, 1, 2}) {
+      const MatmulCall call(dtype, dot == 1);
+      const PlanOptions options = cpu_with({{"block_rows", 64}, {"block_columns", 64}, {"bf16_dot", dot}});
+      Array out;
+      GroupedMatmulBackward::Results gradients;
+      for (const int threads : {1, 2, 5}) {
+        const cpu::ScopedNumThreads scoped(threads);
+        const Array again = call.forward(options);
+        const auto gradients_again = call.backward(again, options);
+        if (threads == 1) out = again, gradients = gradients_again;
+        EXPECT_TRUE(same_bits(out, again));
+        EXPECT_TRUE(same_bits(gradients.lhs, gradients_again.lhs));
+        EXPECT_TRUE(same_bits(gradients.rhs, gradients_again.rhs));
+      }
+    }
+}
+
+TEST(GroupedMatmulCpu, sums_of_floats_do_not_depend_on_blocks_or_other_rows) {
+  const MatmulCall call(DType::f32, false);
+  const Array out = call.forward(cpu_with({{"block_rows", 512}, {"block_columns", 512}, {"bf16_dot", 0}}));
+  EXPECT_TRUE(same_bits(out, call.forward(cpu_with({{"block_rows", 64}, {"block_columns", 64}, {"bf16_dot", 0}}))));
+  // The group of 40 rows alone, 5 of them at a time: its matrix is streamed.
+  const Tensor rhs = call.rhs;
+  const Tensor last(rhs.as<float>() + 2 * rhs.strides[0], DType::f32, {1, 70, 90});
+  for (int64_t row = 105; row < 145; row += 5) {
+    const Array five(DType::i32, {1});
+    five.as<int32_t>()[0] = 5;
+    const Tensor rows(call.lhs.as<float>() + row * 70, DType::f32, {5, 70});
+    const auto part = grouped_matmul({.lhs = rows, .rhs = last, .group_sizes = five}, {}, {.plan = kCpu});
+    EXPECT_EQ(std::memcmp(part.out.data(), out.as<float>() + row * 90, 5 * 90 * sizeof(float)), 0);
+  }
+}
+
+TEST(GroupedMatmulCpu, run_does_not_allocate) {
+  const ScopedEmulatedMatrixUnit unit;
+  const MatmulCall call(DType::bf16, true);
+  const Array out = call.forward(kCpu);
+  const auto in = call.backward_inputs(out);
+  const auto forward = ejk::plan<GroupedMatmul>(call.inputs(), call.params, kCpu);
+  const auto backward = ejk::plan<GroupedMatmulBackward>(in, call.params, kCpu);
+  const auto gradients = backward.allocate_outputs();
+  const Array workspace(DType::u8,
+                        {static_cast<int64_t>(std::max(forward.workspace_bytes(), backward.workspace_bytes()))});
+  const RunOptions options{.workspace = {workspace.as<std::byte>(), static_cast<size_t>(workspace.num_elements())}};
+  const auto run = [&] {
+    forward.run(call.inputs(), {.out = out}, options);
+    backward.run(in, {.lhs = gradients.lhs, .rhs = gradients.rhs}, options);
+  };
+  run();  // starts the pool's threads
+  const int64_t before = num_news();
+  run();
+  EXPECT_EQ(num_news(), before);
+}
+
+// ---- on a matrix unit ----
+
+class MatmulHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string_view> {
+ protected:
+  void check(const Problem& problem, const Answer& answer) {
+    for (const Kernel& kernel : kernels_of(*tests.declaration)) {
+      if (kernel->name != "cpu") continue;
+      const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed, .config = next_config()});
+      EXPECT_TRUE(verdict.supported) << verdict.declined;
+      EXPECT_EQ(report(problem, kernel, verdict), "");
+    }
+  }
+  void check(const Problem& problem) { check(problem, tests.oracle(problem, 1e6)); }
+  void TearDown() override {
+    EXPECT_GT(unit.num_products(), 5) << "the unit was hardly used";
+    EXPECT_EQ(unit.num_configured(), 0) << "tile state was left behind";
+  }
+
+  const TestOperation& tests = find_test_operation(GetParam());
+  const ScopedEmulatedMatrixUnit unit;
+
+ private:
+  ConfigValues next_config() {
+    const auto pick = [this](std::vector<int64_t> values) { return values[count_ % values.size()]; };
+    ++count_;
+    return {{"block_rows", pick({64, 128, 256, 512})}, {"block_columns", pick({64, 128, 256})}, {"bf16_dot", 2}};
+  }
+
+  size_t count_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Operations, MatmulHarnessOnMatrixUnit,
+                         ::testing::Values("grouped_matmul", "transposed_grouped_matmul", "grouped_matmul_backward"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(MatmulHarnessOnMatrixUnit, meets_the_error_rule_at_random) {
+  for (uint64_t seed = 1; seed <= 24 && !HasFailure(); ++seed)
+    check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
+}
+
+TEST_P(MatmulHarnessOnMatrixUnit, is_right_beside_vectors_of_every_width) {
+  for (const std::string_view target : cpu::simd_targets()) {
+    const cpu::ScopedSimdTarget scoped(target);
+    for (uint64_t seed = 1; seed <= 16 && !HasFailure(); ++seed)
+      check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
+  }
+}
+
+TEST_P(MatmulHarnessOnMatrixUnit, survives_hostile_indices) {
+  for (uint64_t seed = 1; seed <= 30 && !HasFailure(); ++seed)
+    check(tests.random({.seed = seed, .size = Size::small, .hostile = true, .dtype = DType::bf16}));
+}
+
+TEST_P(MatmulHarnessOnMatrixUnit, is_exact_where_every_arithmetic_is) {
+  for (uint64_t seed = 1, judged = 0; judged < 12 && !HasFailure(); ++seed) {
+    const ExactProblem exact = tests.exact(seed);
+    if (exact.problem.view("lhs").dtype != DType::bf16) continue;
+    check(exact.problem, exact.answer);
+    ++judged;
+  }
+}
+
+std::string planned(const MatmulCall& call, const PlanOptions& options = kCpu) {
+  const Plan plan = ejk::plan<GroupedMatmul>(call.inputs(), call.params, options);
+  return to_string(plan.kernel(), plan.choice().config);
+}
+
+TEST(MatmulOnMatrixUnit, is_the_heuristics_choice_for_bf16) {
+  const ScopedEmulatedMatrixUnit unit;
+  EXPECT_THAT(planned(MatmulCall(DType::bf16, false)), HasSubstr("bf16_dot=2"));
+  for (const DType dtype : {DType::f16, DType::f32})
+    EXPECT_THAT(planned(MatmulCall(dtype, false)), HasSubstr("bf16_dot=0"));
+}
+
+TEST(MatmulOnMatrixUnit, is_refused_and_not_offered_where_there_is_none) {
+  const cpu::ScopedMatrixUnit none(nullptr);
+  const MatmulCall call(DType::bf16, false);
+  EXPECT_THAT(planned(call), Not(HasSubstr("bf16_dot=2")));
+  EXPECT_THAT(
+      [&] {
+        planned(call, cpu_with({{"bf16_dot", 2}}));
+      },
+      ThrowsMessage<Unsupported>(HasSubstr("bf16_dot=2 needs AMX")));
+  const gmm::Product p = gmm::out_product(Call<GroupedMatmul>{.inputs = call.inputs(), .params = {}, .outputs = {}});
+  const auto is_offered = [&] {
+    const auto offered = gmm::cpu_candidates(p);
+    return std::any_of(offered.begin(), offered.end(), [](const auto& config) { return config.bf16_dot == 2; });
+  };
+  EXPECT_FALSE(is_offered());
+  const ScopedEmulatedMatrixUnit unit;
+  EXPECT_TRUE(is_offered());
+}
+
+TEST(MatmulOnMatrixUnit, tiny_tensors_are_widened) {
+  const ScopedEmulatedMatrixUnit unit;
+  const MatmulCall call(DType::bf16, false, 1e-19);
+  const Array out = call.forward(cpu_with({{"bf16_dot", 2}}));
+  EXPECT_TRUE(same_bits(out, call.forward(cpu_with({{"bf16_dot", 0}}))));
+  EXPECT_EQ(unit.num_products(), 0);
+}
+
+}  // namespace
+}  // namespace ejk::testing

@@ -1,0 +1,22 @@
+#include "ejkernel/ops/page_append/append_cpu_internal.h"
+
+namespace ejk {
+namespace {
+
+struct PageAppendCpu {
+  static constexpr std::string_view kName = "cpu";
+  static constexpr Platform kPlatform = Platform::cpu;
+
+  static void run(const Call<PageAppend>& call, const RunContext& context) {
+    attn::append_cpu(attn::append_of(call), context);
+  }
+};
+
+}  // namespace
+
+const KernelInfo& page_append_kernels::cpu() {
+  static const KernelInfo kernel = make_kernel<PageAppend, PageAppendCpu>();
+  return kernel;
+}
+
+}  // namespace ejk

@@ -1,0 +1,10 @@
+// Problems of page_attention: descriptions are those of every operation over a cache (paged_cases.h).
+#pragma once
+
+#include "ejkernel/testing/operation.h"
+
+namespace ejk::testing {
+
+const TestOperation& page_attention_tests();
+
+}  // namespace ejk::testing

@@ -1,0 +1,401 @@
+// What is special to the CPU kernels of the operations over a cache: streams and tiles, splits, any number of threads,
+// any instruction set, batch invariance bit by bit. Every kernel's results are tested by the harness.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ejkernel/ejkernel.h"
+#include "ejkernel/ops/page_attention/paged_cpu_internal.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/platform/cpu/simd_target.h"
+#include "ejkernel/testing/allocation_counter.h"
+
+namespace ejk {
+namespace {
+
+using Op = RaggedPageAttention;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+const PlanOptions kCpu{.kernel = "cpu"};
+const PlanOptions kReference{.kernel = "reference"};
+
+/// A mixed batch that owns its tensors. The same seed gives the same one.
+struct Problem {
+  std::vector<Array> arrays = {};
+  Op::Inputs in = {};
+  Op::Params params = {};
+  std::mt19937 random;
+
+  explicit Problem(unsigned seed) : random(seed) {}
+
+  int64_t pick(std::initializer_list<int64_t> from) { return from.begin()[random() % from.size()]; }
+  double real(std::initializer_list<double> from) { return from.begin()[random() % from.size()]; }
+  bool chance(unsigned percent) { return random() % 100 < percent; }
+  double normal() { return std::normal_distribution<double>()(random); }
+
+  Tensor& tensor(Tensor& place, DType dtype, const Shape& shape, const std::function<double()>& value) {
+    arrays.emplace_back(dtype, shape);
+    for (int64_t n = 0; n < arrays.back().num_elements(); ++n) set(arrays.back(), n, value());
+    return place = arrays.back();
+  }
+  void indices(Tensor& place, const std::vector<int64_t>& values) {
+    size_t n = 0;
+    tensor(place, DType::i32, {static_cast<int64_t>(values.size())}, [&] { return static_cast<double>(values[n++]); });
+  }
+};
+
+struct Sizes {
+  std::vector<int64_t> contexts = {}, queries = {};
+  int64_t page_size = 16, kv_heads = 2, group = 2, head_dim = 32;
+  DType dtype = DType::f32, cache = DType::f32;
+};
+
+/// Of what a cache holds.
+double content(Problem& p, DType dtype) { return p.normal() * (bits(dtype) < 8 ? 3 : bits(dtype) == 8 ? 20 : 1); }
+
+/// Sequences with pages in random order. What no sequence uses is NaN, where the dtype has one.
+void make_tensors(Problem& p, const Sizes& s) {
+  const auto count = static_cast<int64_t>(s.contexts.size());
+  const int64_t width =
+      (std::max<int64_t>(s.contexts.empty() ? 0 : *std::max_element(s.contexts.begin(), s.contexts.end()), 1) +
+       s.page_size - 1) /
+      s.page_size;
+  std::vector<int64_t> pages(static_cast<size_t>(count * width + 2)), starts = {0};
+  for (size_t n = 0; n < pages.size(); ++n) pages[n] = static_cast<int64_t>(n);
+  std::shuffle(pages.begin(), pages.end(), p.random);
+  for (const int64_t q : s.queries) starts.push_back(starts.back() + q);
+
+  const Shape cache{static_cast<int64_t>(pages.size()), s.page_size, 2 * s.kv_heads, s.head_dim};
+  const double unused = is_float(s.cache) ? kNaN : 7;
+  p.tensor(p.in.kv_pages, s.cache, cache, [&] { return unused; });
+  size_t at = 0;
+  p.tensor(p.in.block_tables, DType::i32, {count, width}, [&] { return static_cast<double>(pages[at++]); });
+  const int64_t row = 2 * s.kv_heads * s.head_dim;
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t t = 0; t < s.contexts[static_cast<size_t>(n)]; ++t) {
+      const auto page = static_cast<int64_t>(get(p.in.block_tables, n * width + t / s.page_size));
+      for (int64_t i = 0; i < row; ++i)
+        set(p.in.kv_pages, (page * s.page_size + t % s.page_size) * row + i, content(p, s.cache));
+    }
+  p.tensor(p.in.queries, s.dtype, {starts.back() + 2, s.kv_heads * s.group, s.head_dim}, [&] { return p.normal(); });
+  p.indices(p.in.context_lens, s.contexts);
+  p.indices(p.in.query_start_loc, starts);
+  p.indices(p.in.num_seqs, {count});
+}
+
+void add_scales(Problem& p, const Sizes& s, int64_t kind) {
+  const double usual = bits(s.cache) < 8 ? 0.3 : bits(s.cache) == 8 ? 0.05 : 1;
+  const int64_t pages = p.in.kv_pages.shape[0];
+  for (Tensor* scale : {&p.in.k_scale, &p.in.v_scale}) {
+    const auto value = [&] { return usual * (0.5 + static_cast<double>(p.random() % 100) / 100); };
+    if (kind == 1) p.tensor(*scale, DType::f32, {}, value);
+    if (kind == 2) p.tensor(*scale, DType::f32, {s.kv_heads}, value);
+    const int64_t groups = s.head_dim % 16 == 0 ? s.head_dim / 16 : 1;
+    if (kind == 3) p.tensor(*scale, DType::f32, {pages, s.page_size, s.kv_heads, groups}, value);
+  }
+}
+
+void choose_params(Problem& p, int64_t heads) {
+  if (p.chance(30)) p.params.sliding_window = Window(p.pick({0, 3, 40, 130}), 0);
+  if (p.chance(30)) p.params.attention_sink_size = p.pick({1, 5, 33});
+  if (p.chance(30)) p.params.logits_soft_cap = 2.5;
+  if (p.chance(20)) p.params.softmax_scale = p.real({-0.37, 0, 0.37});
+  if (p.chance(30)) {
+    const int64_t sinks = p.pick({1, 3});
+    p.tensor(p.in.softmax_aux, DType::f32, p.chance(50) ? Shape{heads, sinks} : Shape{sinks},
+             [&] { return p.normal(); });
+  }
+}
+
+Sizes random_sizes(Problem& p) {
+  Sizes s{.page_size = p.pick({1, 3, 16}),
+          .kv_heads = p.pick({1, 2}),
+          .group = p.pick({1, 2, 5}),
+          .head_dim = p.pick({2, 14, 16, 32, 80})};
+  for (int64_t n = p.pick({0, 1, 3, 4}); n > 0; --n) {
+    s.contexts.push_back(p.pick({0, 1, 7, 31, 64, 150, 300}));
+    s.queries.push_back(p.pick({0, 1, 1, 1, 2, 9, 40}));
+  }
+  s.dtype = static_cast<DType>(p.pick({1, 2, 3}));
+  s.cache = p.chance(50) ? s.dtype
+                         : static_cast<DType>(p.pick(
+                               {1, 2, 3, 4, 5, static_cast<int64_t>(DType::i8), static_cast<int64_t>(DType::i4)}));
+  return s;
+}
+
+/// Queries may be more than the tokens there are: rows before the first token see nothing.
+Problem random_problem(unsigned seed) {
+  Problem p(seed);
+  const Sizes s = random_sizes(p);
+  make_tensors(p, s);
+  add_scales(p, s, p.pick({0, 1, 2, 3}));
+  choose_params(p, s.kv_heads * s.group);
+  if (p.chance(20) && p.in.block_tables.num_elements() > 0)
+    for (int n = 0; n < 2; ++n)
+      set(p.in.block_tables, p.random() % p.in.block_tables.num_elements(),
+          static_cast<double>(p.pick({-1, 99999, INT32_MIN})));
+  if (p.chance(20)) set(p.in.num_seqs, 0, static_cast<double>(p.pick({-2, 1, 2})));
+  p.params.batch_invariant = p.chance(30);
+  return p;
+}
+
+double tolerance(DType dtype) { return dtype == DType::bf16 ? 1.6e-2 : dtype == DType::f16 ? 2e-3 : 2e-5; }
+
+void expect_close(const Tensor& actual, const Tensor& expected, const std::string& what, double allowed) {
+  ASSERT_EQ(actual.present(), expected.present()) << what;
+  double largest = 1;
+  for (int64_t n = 0; n < expected.num_elements(); ++n)
+    if (std::isfinite(get(expected, n))) largest = std::max(largest, std::abs(get(expected, n)));
+  for (int64_t n = 0; n < expected.num_elements(); ++n) {
+    const double x = get(actual, n), y = get(expected, n);
+    if (std::isinf(y))
+      ASSERT_EQ(x, y) << what << " element " << n;
+    else
+      ASSERT_NEAR(x, y, allowed * largest) << what << " element " << n << " of " << to_string(actual);
+  }
+}
+
+void expect_right(const Problem& p, const std::string& what, const PlanOptions& cpu = kCpu) {
+  const auto expected = ragged_page_attention(p.in, p.params, {.plan = kReference});
+  const auto actual = ragged_page_attention(p.in, p.params, {.plan = cpu});
+  expect_close(actual.out, expected.out, what + " out", tolerance(p.in.queries.dtype));
+  expect_close(actual.lse, expected.lse, what + " lse", 2e-5);
+}
+
+ConfigValues values_of(const attn::PagedCpuConfig& c) {
+  return {{"block_q", c.block_q},
+          {"block_k", c.block_k},
+          {"bf16_dot", c.bf16_dot},
+          {"split_keys", c.split_keys},
+          {"stream_block", c.stream_block}};
+}
+
+/// Splits that short sequences have several of.
+PlanOptions short_splits(int block = 32) {
+  PlanOptions options = kCpu;
+  options.config = ConfigValues{{"block_q", 32}, {"block_k", 32}, {"split_keys", 128}, {"stream_block", block}};
+  return options;
+}
+
+TEST(PagedCpu, random_batches_equal_the_reference) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    expect_right(random_problem(seed), "seed " + std::to_string(seed), seed % 2 == 0 ? kCpu : short_splits());
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(PagedCpu, every_instruction_set_is_right) {
+  for (const std::string_view target : cpu::simd_targets()) {
+    const cpu::ScopedSimdTarget scoped(target);
+    for (unsigned seed = 0; seed < 40; ++seed) {
+      expect_right(random_problem(seed), std::string(target) + " seed " + std::to_string(seed), short_splits(64));
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(PagedCpu, every_config_is_right) {
+  attn::PagedCall bf16;
+  bf16.problem.query.dtype = bf16.problem.key.dtype = DType::bf16;
+  bf16.problem.num_sequences = bf16.problem.num_q_heads = bf16.problem.num_kv_heads = 1;
+  bf16.problem.packed = true;
+  bf16.problem.cu_seqlens_q = Tensor(&bf16, DType::i32, {2});
+  unsigned seed = 1000;
+  for (const auto& config : attn::paged_cpu_candidates(bf16, DeviceProperties{})) {
+    PlanOptions options = kCpu;
+    options.config = values_of(config);
+    for (const unsigned past = seed + 2; seed < past; ++seed)
+      expect_right(random_problem(seed), "seed " + std::to_string(seed), options);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.num_elements() == b.num_elements() &&
+         (a.num_elements() == 0 || std::memcmp(a.data, b.data, static_cast<size_t>(num_bytes(a.dtype, a.shape))) == 0);
+}
+
+TEST(PagedCpu, bit_equal_for_any_number_of_threads) {
+  for (unsigned seed = 300; seed < 340; ++seed) {
+    const Problem p = random_problem(seed);
+    Op::Results first;
+    for (const int threads : {1, 2, 3, 8}) {
+      const cpu::ScopedNumThreads scoped(threads);
+      auto results = ragged_page_attention(p.in, p.params, {.plan = short_splits()});
+      if (threads == 1) first = results;
+      EXPECT_TRUE(same_bits(results.out, first.out) && same_bits(results.lse, first.lse)) << "seed " << seed;
+    }
+  }
+}
+
+/// Rows [begin, begin + count) of sequence n alone, as the newest tokens of a cache that ends with them.
+Op::Results alone(const Problem& p, int64_t n, int64_t begin, int64_t count) {
+  Problem one(0);
+  one.in = p.in, one.params = p.params;
+  const auto start = static_cast<int64_t>(get(p.in.query_start_loc, n));
+  const auto length = static_cast<int64_t>(get(p.in.query_start_loc, n + 1)) - start;
+  const int64_t width = p.in.block_tables.shape[1], row = p.in.queries.shape[1] * p.in.queries.shape[2];
+  one.indices(one.in.context_lens, {static_cast<int64_t>(get(p.in.context_lens, n)) - length + begin + count});
+  one.indices(one.in.query_start_loc, {0, count});
+  one.indices(one.in.num_seqs, {1});
+  int64_t at = n * width;
+  one.tensor(one.in.block_tables, DType::i32, {1, width}, [&] { return get(p.in.block_tables, at++); });
+  at = (start + begin) * row;
+  one.tensor(one.in.queries, p.in.queries.dtype, {count, p.in.queries.shape[1], p.in.queries.shape[2]},
+             [&] { return get(p.in.queries, at++); });
+  return ragged_page_attention(one.in, one.params, {.plan = kCpu});
+}
+
+TEST(PagedCpu, a_row_has_the_same_bits_alone_in_chunks_and_in_any_batch) {
+  int64_t rows = 0;
+  for (unsigned seed = 400; seed < 440; ++seed) {
+    Problem p(seed);
+    Sizes s = random_sizes(p);
+    for (size_t n = 0; n < s.contexts.size(); ++n)
+      s.queries[n] = std::min(s.queries[n], s.contexts[n]), s.contexts[n] *= p.pick({1, 5});
+    make_tensors(p, s);
+    add_scales(p, s, p.pick({0, 1, 2}));
+    choose_params(p, s.kv_heads * s.group);
+    p.params.batch_invariant = true;
+    const auto together = ragged_page_attention(p.in, p.params, {.plan = kCpu});
+    const int64_t row = together.out.shape()[1] * together.out.shape()[2], heads = together.out.shape()[1];
+    for (size_t n = 0; n < s.contexts.size(); ++n)
+      for (const int64_t chunk : {int64_t{1}, int64_t{3}, s.queries[n]})
+        for (int64_t begin = 0; begin < s.queries[n]; begin += std::max<int64_t>(chunk, 1)) {
+          const int64_t count = std::min(chunk, s.queries[n] - begin);
+          const auto start = static_cast<int64_t>(get(p.in.query_start_loc, static_cast<int64_t>(n))) + begin;
+          const auto some = alone(p, static_cast<int64_t>(n), begin, count);
+          for (int64_t i = 0; i < count * row; ++i)
+            ASSERT_EQ(get(some.out, i), get(together.out, start * row + i)) << "seed " << seed;
+          for (int64_t h = 0; h < heads; ++h)
+            for (int64_t i = 0; i < count; ++i)
+              ASSERT_EQ(get(some.lse, h * count + i), get(together.lse, h * together.lse.shape()[1] + start + i))
+                  << "seed " << seed;
+          rows += count;
+        }
+  }
+  EXPECT_GT(rows, 500);
+}
+
+TEST(PagedCpu, a_nan_logit_reaches_its_own_rows_and_no_other_sequence) {
+  for (const int64_t queries : {1, 40}) {
+    Problem p(5);
+    make_tensors(p, {.contexts = {200, 200}, .queries = {queries, queries}});
+    const auto page = static_cast<int64_t>(get(p.in.block_tables, 2));
+    set(p.in.kv_pages, page * 16 * 4 * 32, kNaN);  // kv head 0 of sequence 0, token 32
+    const auto results = ragged_page_attention(p.in, p.params, {.plan = short_splits()});
+    for (int64_t row = 0; row < 2 * queries; ++row)
+      for (int64_t h = 0; h < 4; ++h) {
+        const bool poisoned = row < queries && h < 2;
+        EXPECT_EQ(std::isnan(get(results.lse, h * results.lse.shape()[1] + row)), poisoned) << row << " " << h;
+        EXPECT_EQ(std::isnan(get(results.out, (row * 4 + h) * 32)), poisoned) << row << " " << h;
+      }
+  }
+}
+
+TEST(PagedCpu, overlapping_sequences_hold_one_of_the_results) {
+  Problem p(9);
+  make_tensors(p, {.contexts = {150, 300, 40}, .queries = {30, 20, 1}});
+  p.indices(p.in.query_start_loc, {0, 30, 10, 1000});
+  const auto expected = ragged_page_attention(p.in, p.params, {.plan = kReference});
+  for (const int threads : {1, 4}) {
+    const cpu::ScopedNumThreads scoped(threads);
+    uint32_t status = 0;
+    const auto actual = ragged_page_attention(p.in, p.params, {.plan = kCpu, .status = &status});
+    EXPECT_EQ(status, status::kOffsets);
+    expect_close(actual.out, expected.out, "out", 2e-5);
+    expect_close(actual.lse, expected.lse, "lse", 2e-5);
+  }
+}
+
+TEST(PagedCpu, run_does_not_allocate) {
+  for (unsigned seed = 500; seed < 520; ++seed) {
+    const Problem p = random_problem(seed);
+    const auto plan = ejk::plan<Op>(p.in, p.params, short_splits());
+    const auto results = plan.allocate_outputs();
+    const Array workspace(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())});
+    for (const int threads : {1, 2}) {
+      const cpu::ScopedNumThreads scoped(threads);
+      const auto run = [&] {
+        plan.run(p.in, {.out = results.out, .lse = results.lse},
+                 {.workspace = {workspace.as<std::byte>(), plan.workspace_bytes()}});
+      };
+      run();  // starts the pool's threads
+      const int64_t before = testing::num_news();
+      run();
+      EXPECT_EQ(testing::num_news(), before) << "seed " << seed;
+    }
+  }
+}
+
+TEST(PagedCpu, values_below_what_dot_instructions_keep_are_not_lost) {
+  for (const int64_t queries : {1, 60}) {
+    Problem p(6);
+    make_tensors(p, {.contexts = {100}, .queries = {queries}, .dtype = DType::bf16, .cache = DType::bf16});
+    for (int64_t n = 0; n < p.in.kv_pages.num_elements(); ++n)
+      if (n / 32 % 2 == 1) set(p.in.kv_pages, n, get(p.in.kv_pages, n) * 1e-38);
+    const auto actual = ragged_page_attention(p.in, p.params, {.plan = kCpu});
+    const auto expected = ragged_page_attention(p.in, p.params, {.plan = kReference});
+    for (int64_t n = 0; n < queries * 4 * 32; ++n) EXPECT_NEAR(get(actual.out, n), get(expected.out, n), 1e-40);
+  }
+}
+
+TEST(PagedCpu, declines_what_it_cannot_do_with_a_reason) {
+  Problem p(10);
+  make_tensors(p, {.contexts = {5}, .queries = {1}, .dtype = DType::f64, .cache = DType::f64});
+  try {
+    ragged_page_attention(p.in, p.params, {.plan = kCpu});
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find("query dtype must not be f64"), std::string::npos) << error.what();
+  }
+}
+
+/// New rows for a mixed batch of theirs, and what both kernels store.
+TEST(PagedCpu, appended_codes_equal_the_references) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64})
+    for (const DType cache : {dtype, DType::f32, DType::bf16, DType::f16, DType::i8, DType::e4m3, DType::e5m2})
+      for (const int64_t scaled : {0, 1, 2}) {
+        Problem p(static_cast<unsigned>(scaled) + 7);
+        const Shape shape{9, 3, 2, 21};
+        PageAppend::Inputs in;
+        p.tensor(in.keys, dtype, {30, 2, 21}, [&] { return p.normal() * p.real({1, 100, 1e5, 1e-3, 1e-9}); });
+        p.tensor(in.values, dtype, {30, 2, 21}, [&] {
+          return p.chance(5) ? p.real({-INFINITY, INFINITY})
+                             : 0.5 * static_cast<double>(p.pick({1, 3, 5, 7, 255, 257, 929, 1000}));
+        });
+        p.tensor(in.key_cache, cache, shape, [] { return 1; });
+        p.tensor(in.value_cache, cache, shape, [] { return 2; });
+        p.indices(in.context_lens, {12, 3, 20});
+        p.indices(in.query_start_loc, {0, 12, 13, 29});
+        size_t n = 0;
+        const double table[] = {3, 1, 4, 1, 5, 99, 0, 0, 0, 0, 0, 0, 0, 0, 8, 7, 6, -1, 2, 3, 4};
+        p.tensor(in.block_tables, DType::i32, {3, 7}, [&] { return table[n++]; });
+        if (scaled == 1) p.tensor(in.k_scale, DType::f32, {}, [] { return 0.3; });
+        if (scaled == 2) p.tensor(in.v_scale, DType::f32, {2}, [&] { return p.chance(50) ? 0.7 : 1.3; });
+        const auto run = [&](const PlanOptions& options, uint32_t& status) {
+          PageAppend::Inputs mine = in;
+          p.arrays.push_back(convert(in.key_cache, cache)), mine.key_cache = p.arrays.back();
+          p.arrays.push_back(convert(in.value_cache, cache)), mine.value_cache = p.arrays.back();
+          page_append(mine, {}, {.plan = options, .status = &status});
+          return mine;
+        };
+        uint32_t expected_status = 0, status = 0;
+        const auto expected = run(kReference, expected_status);
+        const cpu::ScopedNumThreads scoped(4);
+        const auto actual = run(kCpu, status);
+        EXPECT_EQ(status, expected_status);
+        EXPECT_TRUE(same_bits(actual.key_cache, expected.key_cache)) << name(dtype) << " " << name(cache) << scaled;
+        EXPECT_TRUE(same_bits(actual.value_cache, expected.value_cache)) << name(dtype) << " " << name(cache) << scaled;
+      }
+}
+
+}  // namespace
+}  // namespace ejk

@@ -1,0 +1,170 @@
+// Products of few query rows with many keys or values that stream by: head_dim lies across SIMD lanes, every vector of
+// a key or value is loaded and widened once for up to four rows. The order of each sum depends on head_dim and the
+// keys' positions alone, so a row's result does not depend on the other rows. Included once per instruction set, after
+// simd-inl.h.
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::attn::HWY_NAMESPACE {
+
+using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
+
+/// The most rows that are computed together: sums for four keys of each fill one vector.
+inline constexpr int kMaxRows = HWY_MIN(HWY_MAX_LANES_D(FloatTag) / 4, 4);
+
+/// Sums of neighbouring lanes: those of a, then those of b.
+HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b) {
+  const FloatTag d;
+  return hn::Add(hn::ConcatEven(d, b, a), hn::ConcatOdd(d, b, a));
+}
+/// Of four vectors, down to a quarter of the lanes each.
+HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b, FloatV c, FloatV e) {
+  return add_neighbours(add_neighbours(a, b), add_neighbours(c, e));
+}
+
+/// Memory that will be needed soon, in pieces, asked for a little at a time between what is computed: a processor has
+/// only so many requests under way, and loads wait behind them.
+class Ahead {
+ public:
+  Ahead() = default;
+  /// `count` pieces of so many bytes; null ones are of no interest.
+  Ahead(const std::byte* const* pieces, int64_t count, int64_t bytes)
+      : piece_(pieces), past_(pieces + count), bytes_(bytes) {}
+
+  HWY_INLINE void ask(int64_t lines) {
+    for (; lines > 0 && piece_ != past_; --lines) {
+      if (*piece_ != nullptr) prefetch_far(*piece_ + at_);
+      at_ += 64;
+      if (at_ >= bytes_) at_ = 0, ++piece_;
+    }
+  }
+
+ private:
+  const std::byte* const* piece_ = nullptr;
+  const std::byte* const* past_ = nullptr;
+  int64_t bytes_ = 0, at_ = 0;
+};
+
+/// Rows of keys or values: all at the same distance from where they are listed.
+template <class T>
+struct ListedRows {
+  const T* const* rows;
+  int64_t skip = 0;
+  HWY_INLINE const T* operator[](int64_t n) const { return rows[n] + skip; }
+  HWY_INLINE ListedRows from(int64_t n) const { return {rows + n, skip}; }
+};
+
+/// scores[row * stride + key] = sum over d of keys[key][d] * q[row][d], for four keys and kRows rows.
+template <int kRows, class T>
+HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const float* q, int64_t q_stride,
+                                   float* scores, int64_t stride) {
+  const FloatTag d;
+  FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
+  FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
+  const T *key0 = keys[0], *key1 = keys[1], *key2 = keys[2], *key3 = keys[3];
+  for (int64_t at = 0; at < dims; at += lanes()) {
+    const FloatV k0 = load_floats(key0 + at), k1 = load_floats(key1 + at);
+    const FloatV k2 = load_floats(key2 + at), k3 = load_floats(key3 + at);
+    const auto row = [&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
+      const FloatV x = hn::Load(d, q + r * q_stride + at);
+      s0 = hn::MulAdd(k0, x, s0), s1 = hn::MulAdd(k1, x, s1), s2 = hn::MulAdd(k2, x, s2), s3 = hn::MulAdd(k3, x, s3);
+    };
+    row(0, c00, c01, c02, c03);
+    if constexpr (kRows >= 2) row(1, c10, c11, c12, c13);
+    if constexpr (kRows == 4) row(2, c20, c21, c22, c23), row(3, c30, c31, c32, c33);
+  }
+  FloatV sums = add_neighbours(c00, c01, c02, c03);
+  if constexpr (kRows >= 2) sums = add_neighbours(sums, add_neighbours(c10, c11, c12, c13));
+  if constexpr (kRows == 4)
+    sums = add_neighbours(sums, add_neighbours(add_neighbours(c20, c21, c22, c23), add_neighbours(c30, c31, c32, c33)));
+  for (int64_t n = lanes() / (4 * kRows); n > 1; n /= 2) sums = add_neighbours(sums, sums);
+  alignas(64) float each[cpu::kMaxLanes];
+  hn::Store(sums, d, each);
+  for (int64_t r = 0; r < kRows; ++r) std::copy_n(each + 4 * r, 4, scores + r * stride);
+}
+
+/// sums[row][at …] += sum over keys of weights[row * stride + key] * values[key][at …], kVectors vectors of it.
+template <int kRows, int kVectors, class T>
+HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t at, const float* weights,
+                             int64_t stride, float* sums, int64_t sum_stride, Ahead* ahead) {
+  const FloatTag d;
+  FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
+  FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
+  const auto each_row = [&](auto row) HWY_ATTR {
+    row(0, c00, c01, c02, c03);
+    if constexpr (kRows >= 2) row(1, c10, c11, c12, c13);
+    if constexpr (kRows == 4) row(2, c20, c21, c22, c23), row(3, c30, c31, c32, c33);
+  };
+  float* to = sums + at;
+  each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
+    const float* from = to + r * sum_stride;
+    s0 = hn::Load(d, from);
+    if constexpr (kVectors == 4) {
+      s1 = hn::Load(d, from + lanes()), s2 = hn::Load(d, from + 2 * lanes()), s3 = hn::Load(d, from + 3 * lanes());
+    }
+  });
+  // As much as is read.
+  const int64_t lines = std::max<int64_t>(kVectors * lanes() * static_cast<int64_t>(sizeof(T)) / 64, 1);
+  for (int64_t j = 0; j < count; ++j) {
+    if (ahead != nullptr) ahead->ask(lines);
+    const T* value = values[j] + at;
+    const FloatV v0 = load_floats(value);
+    FloatV v1 = v0, v2 = v0, v3 = v0;
+    if constexpr (kVectors == 4)
+      v1 = load_floats(value + lanes()), v2 = load_floats(value + 2 * lanes()), v3 = load_floats(value + 3 * lanes());
+    each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
+      const FloatV weight = hn::Set(d, weights[r * stride + j]);
+      s0 = hn::MulAdd(weight, v0, s0);
+      if constexpr (kVectors == 4)
+        s1 = hn::MulAdd(weight, v1, s1), s2 = hn::MulAdd(weight, v2, s2), s3 = hn::MulAdd(weight, v3, s3);
+    });
+  }
+  each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
+    float* row = to + r * sum_stride;
+    hn::Store(s0, d, row);
+    if constexpr (kVectors == 4) {
+      hn::Store(s1, d, row + lanes()), hn::Store(s2, d, row + 2 * lanes()), hn::Store(s3, d, row + 3 * lanes());
+    }
+  });
+}
+
+/// Calls f.operator()<kRows>(first row) for groups of 4, 2 and 1 rows.
+template <class F>
+HWY_INLINE void for_each_row_group(int64_t rows, F f) {
+  int64_t r = 0;
+  if constexpr (kMaxRows >= 4)
+    for (; lanes() >= 16 && r + 4 <= rows; r += 4) f.template operator()<4>(r);
+  if constexpr (kMaxRows >= 2)
+    for (; lanes() >= 8 && r + 2 <= rows; r += 2) f.template operator()<2>(r);
+  for (; r < rows; ++r) f.template operator()<1>(r);
+}
+
+/// scores[row * stride + key] of `rows` rows and `count` keys, a multiple of 4. `dims` is whole vectors.
+template <class T>
+HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t dims, const float* q, int64_t q_stride,
+                                int64_t rows, float* scores, int64_t stride, Ahead ahead) {
+  const int64_t lines = dims * static_cast<int64_t>(4 * sizeof(T)) / 64;
+  for (int64_t j = 0; j < count; j += 4) {
+    ahead.ask(lines);
+    for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
+      multiply_four_keys<kRows>(keys.from(j), dims, q + r * q_stride, q_stride, scores + r * stride + j, stride);
+    });
+  }
+}
+
+/// sums[row] += weights[row] * values, for `rows` rows and `count` values of `dims` numbers: whole vectors.
+template <class T>
+HWY_NOINLINE void add_values(const ListedRows<T> values, int64_t count, int64_t dims, const float* weights,
+                             int64_t stride, int64_t rows, float* sums, int64_t sum_stride, Ahead ahead) {
+  for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
+    const float* weight = weights + r * stride;
+    float* sum = sums + r * sum_stride;
+    int64_t at = 0;
+    for (; at + 4 * lanes() <= dims; at += 4 * lanes())
+      add_weighted<kRows, 4>(values, count, at, weight, stride, sum, sum_stride, r == 0 ? &ahead : nullptr);
+    for (; at < dims; at += lanes())
+      add_weighted<kRows, 1>(values, count, at, weight, stride, sum, sum_stride, r == 0 ? &ahead : nullptr);
+  });
+}
+
+}  // namespace ejk::attn::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

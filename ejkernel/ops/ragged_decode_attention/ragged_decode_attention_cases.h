@@ -1,0 +1,10 @@
+// Problems of ragged_decode_attention: descriptions are those of every operation over a cache (paged_cases.h).
+#pragma once
+
+#include "ejkernel/testing/operation.h"
+
+namespace ejk::testing {
+
+const TestOperation& ragged_decode_attention_tests();
+
+}  // namespace ejk::testing

@@ -1,0 +1,195 @@
+// Products of matrices larger than cache, piece by piece: a few rows of a packed left factor times a strip of columns
+// of the right one, all their sums in registers while the depth passes. Included once per instruction set, after
+// simd-inl.h, gemm-inl.h, tiles-inl.h and matmul_pack-inl.h.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "ejkernel/platform/cpu/matmul.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::cpu::HWY_NAMESPACE {
+
+namespace matmul_detail {
+
+/// Rows times two vectors of sums, beside two vectors of the right factor and one number of the left: what the 16
+/// registers of AVX2 and SSE hold, and the 32 of the others. Each step then loads kMaxRows + 2 vectors for
+/// 2 * kMaxRows multiply-adds.
+inline constexpr int kMaxRows = (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3) ? 6 : 14;
+
+/// One vector of the right factor: numbers of a storage type as floats, or pairs.
+template <class B>
+HWY_INLINE FloatV load_right(const B* from) {
+  return load_floats(from);
+}
+HWY_INLINE WordV load_right(const Pair* from) { return hn::LoadU(WordTag(), &from->bits); }
+
+template <int kRow, int kNumRows, class E, class V>
+HWY_INLINE void step(const E* a, V b0, V b1, FloatV& c0, FloatV& c1) {
+  if constexpr (kRow < kNumRows) {
+    const V x = gemm_detail::broadcast(a + kRow * kLeftStride);
+    c0 = gemm_detail::multiply_add(x, b0, c0);
+    c1 = gemm_detail::multiply_add(x, b1, c1);
+  }
+}
+
+template <int kRow, int kNumRows>
+HWY_INLINE void begin(const float* c, int64_t stride, FloatV& c0, FloatV& c1) {
+  if constexpr (kRow < kNumRows) {
+    c0 = hn::LoadU(FloatTag(), c + kRow * stride);
+    c1 = hn::LoadU(FloatTag(), c + kRow * stride + lanes());
+  }
+}
+
+template <int kRow, int kNumRows>
+HWY_INLINE void finish(float* c, int64_t stride, FloatV c0, FloatV c1) {
+  if constexpr (kRow < kNumRows) {
+    hn::StoreU(c0, FloatTag(), c + kRow * stride);
+    hn::StoreU(c1, FloatTag(), c + kRow * stride + lanes());
+  }
+}
+
+/// kNumRows rows x two vectors of c. Vectors of scalable size cannot stand in arrays: hence the names.
+template <int kNumRows, class E, class B>
+HWY_NOINLINE void block(int64_t k, const E* HWY_RESTRICT a, const B* HWY_RESTRICT b, int64_t b_stride,
+                        float* HWY_RESTRICT c, int64_t c_stride, bool add) {
+  const FloatTag d;
+  FloatV p0 = hn::Zero(d), p1 = p0, p2 = p0, p3 = p0, p4 = p0, p5 = p0, p6 = p0, p7 = p0, p8 = p0, p9 = p0, p10 = p0,
+         p11 = p0, p12 = p0, p13 = p0;
+  FloatV q0 = p0, q1 = p0, q2 = p0, q3 = p0, q4 = p0, q5 = p0, q6 = p0, q7 = p0, q8 = p0, q9 = p0, q10 = p0, q11 = p0,
+         q12 = p0, q13 = p0;
+  if (add) {
+    begin<0, kNumRows>(c, c_stride, p0, q0);
+    begin<1, kNumRows>(c, c_stride, p1, q1);
+    begin<2, kNumRows>(c, c_stride, p2, q2);
+    begin<3, kNumRows>(c, c_stride, p3, q3);
+    begin<4, kNumRows>(c, c_stride, p4, q4);
+    begin<5, kNumRows>(c, c_stride, p5, q5);
+    begin<6, kNumRows>(c, c_stride, p6, q6);
+    begin<7, kNumRows>(c, c_stride, p7, q7);
+    begin<8, kNumRows>(c, c_stride, p8, q8);
+    begin<9, kNumRows>(c, c_stride, p9, q9);
+    begin<10, kNumRows>(c, c_stride, p10, q10);
+    begin<11, kNumRows>(c, c_stride, p11, q11);
+    begin<12, kNumRows>(c, c_stride, p12, q12);
+    begin<13, kNumRows>(c, c_stride, p13, q13);
+  }
+  for (int64_t i = 0; i < k; ++i, ++a, b += b_stride) {
+    const auto b0 = load_right(b), b1 = load_right(b + lanes());
+    step<0, kNumRows>(a, b0, b1, p0, q0);
+    step<1, kNumRows>(a, b0, b1, p1, q1);
+    step<2, kNumRows>(a, b0, b1, p2, q2);
+    step<3, kNumRows>(a, b0, b1, p3, q3);
+    step<4, kNumRows>(a, b0, b1, p4, q4);
+    step<5, kNumRows>(a, b0, b1, p5, q5);
+    step<6, kNumRows>(a, b0, b1, p6, q6);
+    step<7, kNumRows>(a, b0, b1, p7, q7);
+    step<8, kNumRows>(a, b0, b1, p8, q8);
+    step<9, kNumRows>(a, b0, b1, p9, q9);
+    step<10, kNumRows>(a, b0, b1, p10, q10);
+    step<11, kNumRows>(a, b0, b1, p11, q11);
+    step<12, kNumRows>(a, b0, b1, p12, q12);
+    step<13, kNumRows>(a, b0, b1, p13, q13);
+  }
+  finish<0, kNumRows>(c, c_stride, p0, q0);
+  finish<1, kNumRows>(c, c_stride, p1, q1);
+  finish<2, kNumRows>(c, c_stride, p2, q2);
+  finish<3, kNumRows>(c, c_stride, p3, q3);
+  finish<4, kNumRows>(c, c_stride, p4, q4);
+  finish<5, kNumRows>(c, c_stride, p5, q5);
+  finish<6, kNumRows>(c, c_stride, p6, q6);
+  finish<7, kNumRows>(c, c_stride, p7, q7);
+  finish<8, kNumRows>(c, c_stride, p8, q8);
+  finish<9, kNumRows>(c, c_stride, p9, q9);
+  finish<10, kNumRows>(c, c_stride, p10, q10);
+  finish<11, kNumRows>(c, c_stride, p11, q11);
+  finish<12, kNumRows>(c, c_stride, p12, q12);
+  finish<13, kNumRows>(c, c_stride, p13, q13);
+}
+
+/// Rows of a packed panel times a strip, in the smallest block that holds them: rows of c up to that are written too.
+template <class E, class B>
+HWY_INLINE void multiply_strip(int64_t rows, int64_t k, const E* a, const B* b, int64_t b_stride, float* c,
+                               int64_t c_stride, bool add) {
+  if (rows == 1) return block<1>(k, a, b, b_stride, c, c_stride, add);
+  if (rows == 2) return block<2>(k, a, b, b_stride, c, c_stride, add);
+  if (rows <= 4) return block<4>(k, a, b, b_stride, c, c_stride, add);
+  if constexpr (kMaxRows == 14)
+    if (rows <= 8) return block<8>(k, a, b, b_stride, c, c_stride, add);
+  block<kMaxRows>(k, a, b, b_stride, c, c_stride, add);
+}
+
+}  // namespace matmul_detail
+
+/// Sums of a block, s.c = or += a * b, with packed factors. Each sum runs along the depth, one number or pair after the
+/// other (a matrix unit: 32 numbers after the others): it depends on nothing else. Rows and columns of s.c that only
+/// complete panels and strips are written too.
+template <class E>
+HWY_NOINLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
+                                 bool add, const MatmulScratch<E>& s) {
+  const int64_t panel = unit != nullptr ? kUnitRows : matmul_detail::kMaxRows;
+  const int64_t width = unit != nullptr ? kUnitColumns : 2 * lanes();
+  constexpr int64_t kNumbers = std::is_same_v<E, Pair> ? 2 * kDepthBlock : kDepthBlock;
+  for (int64_t k = 0; k < at.count; k += kNumbers, add = true) {
+    const int64_t count = std::min(kNumbers, at.count - k);
+    // The unit's tiles are full.
+    const int64_t length = unit != nullptr ? round_up(units<E>(count), kUnitColumns / 2) : units<E>(count);
+    pack_right(b, at.depth + k, count, length, at.column, at.columns, width, s.turned, s.right);
+    for (int64_t m = 0; m < at.rows; m += panel) {
+      const int64_t rows = std::min(panel, at.rows - m);
+      pack_left(a, at.row + m, rows, panel, at.depth + k, count, length, s.turned, s.left);
+      const E* strip = s.right;
+      float* c = s.c + m * s.c_stride;
+      for (int64_t n = 0; n < at.columns; n += width, strip += length * width, c += width) {
+        if constexpr (std::is_same_v<E, Pair>) {
+          if (unit != nullptr) {
+            unit->multiply({.m = round_up(rows, kUnitRows / 2),
+                            .n = width,
+                            .k = length,
+                            .a = s.left,
+                            .a_stride = kLeftStride,
+                            .b = strip,
+                            .b_stride = width,
+                            .c = c,
+                            .c_stride = s.c_stride},
+                           add);
+            continue;
+          }
+        }
+        matmul_detail::multiply_strip(rows, length, s.left, strip, width, c, s.c_stride, add);
+      }
+    }
+  }
+}
+
+/// The same of few rows, at most max_streamed_rows(), and a right factor of floats, f16 or bf16 whose rows lie in
+/// memory and which is not scaled. Nothing of it is copied: it is read once, kStreamed rows side by side.
+template <class B>
+HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlock& at, bool add,
+                               const MatmulScratch<float>& s) {
+  constexpr int64_t kStreamed = 16;  // as many streams as the processor's prefetchers follow
+  const int64_t width = 2 * lanes(), whole = at.columns / width * width;
+  for (int64_t k = 0; k < at.count; k += kDepthBlock) {
+    const int64_t block_end = std::min(at.count, k + kDepthBlock);
+    pack_left(a, at.row, at.rows, matmul_detail::kMaxRows, at.depth + k, block_end - k, block_end - k, s.turned,
+              s.left);
+    for (int64_t i = k; i < block_end; i += kStreamed) {
+      const int64_t count = std::min(kStreamed, block_end - i);
+      const B* rows = b + (at.depth + i) * b_stride + at.column;
+      for (int64_t n = 0; n < whole; n += width)
+        matmul_detail::multiply_strip(at.rows, count, s.left + (i - k), rows + n, b_stride, s.c + n, s.c_stride,
+                                      add || i > 0);
+      if (whole == at.columns) continue;
+      HWY_ALIGN B last[kStreamed * kMaxStripColumns] = {};
+      for (int64_t r = 0; r < count; ++r)
+        std::copy_n(rows + whole + r * b_stride, at.columns - whole, last + r * kMaxStripColumns);
+      matmul_detail::multiply_strip(at.rows, count, s.left + (i - k), last, kMaxStripColumns, s.c + whole, s.c_stride,
+                                    add || i > 0);
+    }
+  }
+}
+
+HWY_INLINE int64_t max_streamed_rows() { return matmul_detail::kMaxRows; }
+
+}  // namespace ejk::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
