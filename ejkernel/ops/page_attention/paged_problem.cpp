@@ -100,9 +100,10 @@ Tensor interleaved_view(const Tensor& cache, int64_t part) {
   const Shape& shape = cache.shape;
   Tensor view(cache.data, cache.dtype, {shape[0], shape[1], shape[2] / 2, shape[3]},
               {cache.strides[0], cache.strides[1], 2 * cache.strides[2], cache.strides[3]}, cache.device);
-  // Rows of i4 begin at whole bytes: head sizes are even.
+  // Rows of i4 begin at whole bytes: head sizes are even. In integers, because a plan knows only an address's last bits.
   if (cache.data != nullptr)
-    view.data = static_cast<std::byte*>(cache.data) + part * cache.strides[2] * bits(cache.dtype) / 8;
+    view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(cache.data) +
+                                        static_cast<uintptr_t>(part * cache.strides[2] * bits(cache.dtype) / 8));
   return view;
 }
 
@@ -189,7 +190,7 @@ void check_paged(const PagedCheck& c) {
 Work paged_work(const PagedCall& call, double bytes) {
   const Problem& p = call.problem;
   double keys = static_cast<double>(p.k_rows);
-  if (p.window.left >= 0) keys = std::min(keys, static_cast<double>(p.window.left + 1 + p.sink_tokens));
+  if (p.window.left >= 0) keys = std::min(keys, static_cast<double>(p.window.left) + 1 + static_cast<double>(p.sink_tokens));
   const double row_bits = static_cast<double>((p.head_dim + p.value_dim) * bits(p.key.dtype));
   return {.flops = 2.0 * static_cast<double>(p.q_rows * p.num_q_heads) * keys *
                    static_cast<double>(p.head_dim + p.value_dim),

@@ -11,7 +11,8 @@ namespace ejk::cpu {
 inline constexpr int64_t kMaxLanes = 16;
 inline constexpr size_t kAlignment = 64;
 
-constexpr int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
+/// For n >= 0 and by >= 1, each up to the largest there is: a block may be larger than anything it divides.
+constexpr int64_t ceil_div(int64_t n, int64_t by) { return n / by + (n % by != 0 ? 1 : 0); }
 constexpr int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 constexpr int64_t padded(int64_t floats) { return round_up(floats, kMaxLanes); }
 
