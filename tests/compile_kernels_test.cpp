@@ -40,7 +40,6 @@ class CompileKernels : public ::testing::TestWithParam<int> {
   fs::path cache;
 };
 
-
 TEST_P(CompileKernels, an_error_is_told_with_the_compilers_words) {
   const cuda::Nvrtc nvrtc = cuda::load_nvrtc(compiler(GetParam()));
   EXPECT_EQ(nvrtc.major, GetParam());

@@ -100,7 +100,7 @@ Tensor interleaved_view(const Tensor& cache, int64_t part) {
   const Shape& shape = cache.shape;
   Tensor view(cache.data, cache.dtype, {shape[0], shape[1], shape[2] / 2, shape[3]},
               {cache.strides[0], cache.strides[1], 2 * cache.strides[2], cache.strides[3]}, cache.device);
-  // Rows of i4 begin at whole bytes: head sizes are even. In integers, because a plan knows only an address's last bits.
+  // Rows of i4 begin at whole bytes: head sizes are even. A plan knows an address's last bits only: hence integers.
   if (cache.data != nullptr)
     view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(cache.data) +
                                         static_cast<uintptr_t>(part * cache.strides[2] * bits(cache.dtype) / 8));
@@ -190,7 +190,8 @@ void check_paged(const PagedCheck& c) {
 Work paged_work(const PagedCall& call, double bytes) {
   const Problem& p = call.problem;
   double keys = static_cast<double>(p.k_rows);
-  if (p.window.left >= 0) keys = std::min(keys, static_cast<double>(p.window.left) + 1 + static_cast<double>(p.sink_tokens));
+  if (p.window.left >= 0)
+    keys = std::min(keys, static_cast<double>(p.window.left) + 1 + static_cast<double>(p.sink_tokens));
   const double row_bits = static_cast<double>((p.head_dim + p.value_dim) * bits(p.key.dtype));
   return {.flops = 2.0 * static_cast<double>(p.q_rows * p.num_q_heads) * keys *
                    static_cast<double>(p.head_dim + p.value_dim),
