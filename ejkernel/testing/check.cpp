@@ -28,17 +28,6 @@ struct SpecCall {
   CallView view;
 };
 
-/// Of one tensor into another of the same dtype and shape, bit for bit.
-void copy_elements(const Tensor& from, const Tensor& to) {
-  if (bits(to.dtype) < 8) return fill(to, [&](int64_t n) { return get(from, n); });  // nibbles have no address
-  const Array elements = contiguous(from);
-  const auto size = static_cast<int64_t>(bits(to.dtype) / 8);
-  const int64_t row = to.rank() == 0 ? 1 : to.shape[-1];
-  for (int64_t n = 0; n < to.num_elements(); n += row)
-    std::memcpy(to.as<std::byte>() + element_offset(to, n) * size, elements.as<std::byte>() + n * size,
-                static_cast<size_t>(row * size));
-}
-
 /// One guarded run, step by step.
 class GuardedRun {
  public:
@@ -266,6 +255,16 @@ double Verdict::ratio() const {
   double worst = 0;
   for (const OutputVerdict& output : outputs) worst = std::max(worst, output.ratio);
   return worst;
+}
+
+void copy_elements(const Tensor& from, const Tensor& to) {
+  if (bits(to.dtype) < 8) return fill(to, [&](int64_t n) { return get(from, n); });  // nibbles have no address
+  const Array elements = contiguous(from);
+  const auto size = static_cast<int64_t>(bits(to.dtype) / 8);
+  const int64_t row = to.rank() == 0 ? 1 : to.shape[-1];
+  for (int64_t n = 0; n < to.num_elements(); n += row)
+    std::memcpy(to.as<std::byte>() + element_offset(to, n) * size, elements.as<std::byte>() + n * size,
+                static_cast<size_t>(row * size));
 }
 
 Outcome run_guarded(const Problem& problem, const Kernel& kernel, const RunSettings& settings) {

@@ -35,6 +35,9 @@ struct Outcome {
   std::vector<std::string> faults = {};  ///< broken promises, one sentence each
 };
 
+/// The elements of one tensor into another of the same dtype and shape, bit for bit. Last axes are dense.
+void copy_elements(const Tensor& from, const Tensor& to);
+
 /// Runs the kernel with outputs and workspace full of NaN (large numbers in integers), guard bands around every input,
 /// output and the workspace, and looks afterwards for stray writes and changed inputs. An output that is not wanted is
 /// absent. An input that an output aliases is a copy of the problem's, which the kernel may change. Nothing is judged.

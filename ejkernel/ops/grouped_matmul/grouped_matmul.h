@@ -162,7 +162,7 @@ struct TransposedGroupedMatmul {
     return std::array{
         param<&Params::transpose_rhs>("transpose_rhs", Key::value, "out holds [n, k] instead of [k, n]"),
         param<&Params::group_offset>("group_offset", Key::none, "the group that out begins with", at_least(0)),
-        param<&Params::num_groups>("num_groups", Key::none,
+        param<&Params::num_groups>("num_groups", Key::bucket,
                                    "groups that get a matrix; absent: rhs_mask's, or all from group_offset on",
                                    at_least(0)),
         param<&Params::out_dtype>("out_dtype", Key::value, "dtype of out; absent: lhs's"),

@@ -230,8 +230,9 @@ void paged_cpu(const PagedCall& call, const PagedCpuConfig& config, const RunCon
   std::byte* memory = context.workspace.data() + carver.used();
   const int workers = static_cast<int>((context.workspace.size() - carver.used()) / scratch);
   // Of rows that two sequences claim, the last one's result stays: then they are computed one after another.
-  const int64_t step = overlapping ? 1 : std::max<int64_t>(p.num_sequences, 1);
-  for (int64_t begin = 0; begin < p.num_sequences; begin += step) {
+  const int64_t sequences = p.sequences_in_use(context.status);
+  const int64_t step = overlapping ? 1 : std::max<int64_t>(sequences, 1);
+  for (int64_t begin = 0; begin < sequences; begin += step) {
     schedule.build(call, config, begin, begin + step, context.status);
     cpu::parallel_for(
         schedule.num_tasks,
