@@ -186,7 +186,7 @@ class MatmulHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string_vi
   }
   void check(const Problem& problem) { check(problem, tests.oracle(problem, 1e6)); }
   void TearDown() override {
-    EXPECT_GT(unit.num_products(), 0) << "the unit was not used";
+    EXPECT_GT(unit.num_products(), 5) << "the unit was hardly used";
     EXPECT_EQ(unit.num_configured(), 0) << "tile state was left behind";
   }
 
@@ -214,7 +214,7 @@ TEST_P(MatmulHarnessOnMatrixUnit, meets_the_error_rule_at_random) {
 TEST_P(MatmulHarnessOnMatrixUnit, is_right_beside_vectors_of_every_width) {
   for (const std::string_view target : cpu::simd_targets()) {
     const cpu::ScopedSimdTarget scoped(target);
-    for (uint64_t seed = 1; seed <= 16 && !HasFailure(); ++seed)
+    for (uint64_t seed = 1; seed <= 32 && !HasFailure(); ++seed)
       check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
   }
 }
