@@ -25,8 +25,8 @@ class MyConfig:
     algorithm: str = "default"
 
 
-@pytest.fixture(autouse=True)
-def home(monkeypatch, tmp_path):
+@pytest.fixture(autouse=True, name="home")
+def home_folder(monkeypatch, tmp_path):
     """Default folders of caches are this test's own."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

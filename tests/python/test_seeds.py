@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from seeds import ON_GPU, a, k, key, normal, q, query, v, value
-from seeds import home as home  # every test has it
+from seeds import home_folder as home_folder  # every test has it
 
 from ejkernel import Unsupported
 

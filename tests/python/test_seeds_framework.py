@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from seeds import ON_GPU, MyConfig, a, b, home, k, key, normal, q, v, value
+from seeds import ON_GPU, MyConfig, a, b, k, normal, q, v
+from seeds import home_folder as home_folder  # every test has it
 
 # ---- 4_ops_framework.md ----
 
