@@ -4,8 +4,8 @@
 //   form        := '-' | alternative (' | ' alternative)*     '-': not accepted in this form
 //   alternative := dtypes ['&'] ['?'] '[' dim (', ' dim)* ']'
 //   dtypes      := a class (below), a dtype name, or '@field' (the dtype of that input);
-//                  for outputs also 'result@field' (bf16 when the field is 8-bit; `out_dtype` overrides) and
-//                  'stats@field' (f64 for f64, else f32)
+//                  also 'result@field' (bf16 when the field is 8-bit; the parameter `out_dtype` overrides),
+//                  'stats@field' (f64 for f64, else f32) and 'state@field' (the same; `state_dtype` overrides)
 //   '?'         := may be left out (an output: exists when the input of the same name is given)
 //   '&'         := an output that aliases the input of the same name: the call writes the input's memory, whether or
 //                  not the output is given, and an output that is given must be that very tensor
@@ -25,7 +25,7 @@
 
 namespace ejk {
 
-enum class DTypeRule : uint8_t { one_of, same_as, result_of, stats_of };
+enum class DTypeRule : uint8_t { one_of, same_as, result_of, stats_of, state_of };
 
 /// A set of dtypes, one bit each.
 using DTypeSet = uint32_t;
@@ -164,6 +164,8 @@ class Contract {
       alternative.rule = DTypeRule::result_of;
     } else if (accept("stats@")) {
       alternative.rule = DTypeRule::stats_of;
+    } else if (accept("state@")) {
+      alternative.rule = DTypeRule::state_of;
     } else if (accept('@')) {
       alternative.rule = DTypeRule::same_as;
     }

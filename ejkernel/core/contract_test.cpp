@@ -53,7 +53,7 @@ TEST(Contract, dimensions_are_names_numbers_sums_products_and_broadcasts) {
 }
 
 TEST(Contract, dtypes_are_classes_names_and_references) {
-  static constexpr Contract kRules("@x[] | result@y[] | stats@z[] | number[]");
+  static constexpr Contract kRules("@x[] | result@y[] | stats@z[] | state@w[] | number[]");
   const Alternative* a = kRules.begin();
   EXPECT_EQ(a[0].rule, DTypeRule::same_as);
   EXPECT_EQ(a[0].dtype_text, "x");
@@ -61,8 +61,10 @@ TEST(Contract, dtypes_are_classes_names_and_references) {
   EXPECT_EQ(a[1].dtype_text, "y");
   EXPECT_EQ(a[2].rule, DTypeRule::stats_of);
   EXPECT_EQ(a[2].dtype_text, "z");
-  EXPECT_EQ(a[3].rule, DTypeRule::one_of);
-  EXPECT_EQ(a[3].dtypes, kFloat | kQuantised8);
+  EXPECT_EQ(a[3].rule, DTypeRule::state_of);
+  EXPECT_EQ(a[3].dtype_text, "w");
+  EXPECT_EQ(a[4].rule, DTypeRule::one_of);
+  EXPECT_EQ(a[4].dtypes, kFloat | kQuantised8);
 }
 
 TEST(Contract, every_dtype_class_is_a_word_of_its_own) {

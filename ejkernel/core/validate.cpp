@@ -250,10 +250,12 @@ class Checker {
       return;
     }
     const DType expected = resolve_dtype(alternative);
-    if (t.dtype != expected)
-      invalid(fmt::format("{} dtype", field.name),
-              fmt::format("equal {} dtype {}", alternative.dtype_text, name(expected)), name(t.dtype),
-              "convert one of them first");
+    if (t.dtype == expected) return;
+    const bool is_same = alternative.rule == DTypeRule::same_as;
+    invalid(fmt::format("{} dtype", field.name),
+            is_same ? fmt::format("equal {} dtype {}", alternative.dtype_text, name(expected))
+                    : fmt::format("be {}", name(expected)),
+            name(t.dtype), is_same ? "convert one of them first" : "convert it first");
   }
 
   DType resolve_dtype(const Alternative& alternative) const {
@@ -261,14 +263,7 @@ class Checker {
     const Tensor* of = input(alternative.dtype_text);
     if (of == nullptr || !of->present())
       throw Internal(fmt::format("{}: a contract refers to {}, which is not given", op_.name, alternative.dtype_text));
-    if (alternative.rule == DTypeRule::same_as) return of->dtype;
-    if (alternative.rule == DTypeRule::stats_of) return of->dtype == DType::f64 ? DType::f64 : DType::f32;
-    for (const ParamField& field : op_.params) {
-      if (field.name != "out_dtype") continue;
-      const ParamValue chosen = field.get(params_.data());
-      if (const std::string* text = std::get_if<std::string>(&chosen)) return *parse_dtype(*text);
-    }
-    return bits(of->dtype) <= 8 ? DType::bf16 : of->dtype;
+    return dtype_by_rule(op_, params_, alternative.rule, of->dtype);
   }
 
   static DType first_dtype(DTypeSet set) {
@@ -349,6 +344,28 @@ void check_alignment(const Operation& op, const TensorField& field, const Tensor
 void throw_invalid(std::string_view operation, std::string_view argument, std::string_view expected,
                    std::string_view got, std::string_view fix) {
   throw InvalidArgument(fmt::format("{}: {} must {}, got {}; {}", operation, argument, expected, got, fix));
+}
+
+DType dtype_by_rule(const Operation& op, const ParamsBlock& params, DTypeRule rule, DType of) {
+  const auto chosen_by = [&](std::string_view param) -> std::optional<DType> {
+    for (const ParamField& field : op.params) {
+      if (field.name != param) continue;
+      const ParamValue chosen = field.get(params.data());
+      if (const std::string* text = std::get_if<std::string>(&chosen)) return parse_dtype(*text);
+    }
+    return {};
+  };
+  const DType stats = of == DType::f64 ? DType::f64 : DType::f32;
+  switch (rule) {
+    case DTypeRule::result_of:
+      return chosen_by("out_dtype").value_or(bits(of) <= 8 ? DType::bf16 : of);
+    case DTypeRule::stats_of:
+      return stats;
+    case DTypeRule::state_of:
+      return chosen_by("state_dtype").value_or(stats);
+    default:
+      return of;
+  }
 }
 
 void check_count(const Operation& op, std::span<const Tensor> inputs) {

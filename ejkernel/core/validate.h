@@ -40,6 +40,8 @@ EJK_API CheckedCall check_call(const Operation& operation, std::span<const Tenso
 EJK_API void check_tensor(const Operation& operation, const TensorField& field, const Tensor& tensor);
 /// What a call writes has each element in a place of its own.
 void check_writable(const Operation& operation, const TensorField& field, const Tensor& tensor);
+/// What a contract's rule makes of the dtype of the field that it refers to.
+EJK_API DType dtype_by_rule(const Operation& operation, const ParamsBlock& params, DTypeRule rule, DType of);
 /// One tensor per declared input, absent ones included.
 EJK_API void check_count(const Operation& operation, std::span<const Tensor> inputs);
 

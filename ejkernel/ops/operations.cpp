@@ -17,6 +17,8 @@ std::span<const Operation* const> builtin_operations() {
       &operation<RaggedPageAttentionV3>(),
       &operation<MeanPooling>(),
       &operation<MeanPoolingBackward>(),
+      &operation<RecurrentAttention>(),
+      &operation<RecurrentAttentionBackward>(),
       &operation<GroupedMatmul>(),
       &operation<GroupedMatmulBackward>(),
       &operation<TransposedGroupedMatmul>(),

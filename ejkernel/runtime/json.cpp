@@ -46,7 +46,7 @@ std::string dim_text(const Dim& dim) {
 
 Json alternative_json(const Alternative& alternative) {
   Json json;
-  static constexpr std::string_view kRules[] = {"one_of", "same_as", "result_of", "stats_of"};
+  static constexpr std::string_view kRules[] = {"one_of", "same_as", "result_of", "stats_of", "state_of"};
   json["rule"] = kRules[static_cast<size_t>(alternative.rule)];
   if (alternative.rule == DTypeRule::one_of) {
     json["dtypes"] = Json::array();

@@ -28,6 +28,7 @@ constexpr DefaultDim kDefaultDims[] = {
     {"max_num_seqs", "num_seqs", 0},
     {"batch", "", 1},
     {"q_len", "", 1024},
+    {"seq_len", "", 1024},
     {"total_q", "", 4096},
     {"num_tokens", "", 4096},
     {"num_seqs", "", 4},
@@ -41,6 +42,7 @@ constexpr DefaultDim kDefaultDims[] = {
     {"num_q_heads", "", 8},
     {"num_heads", "", 8},
     {"head_dim", "", 128},
+    {"key_dim", "", 128},
     {"dim", "", 128},
     {"num_sinks", "", 1},
     {"m", "", 1024},
@@ -230,7 +232,7 @@ class CallBuilder {
   DType dtype_of(const Alternative& alternative) const {
     if (alternative.rule != DTypeRule::one_of) {
       const DType of = call_.inputs[static_cast<size_t>(find_input(op_, alternative.dtype_text))].dtype;
-      return alternative.rule == DTypeRule::result_of ? result_of(of) : of;
+      return dtype_by_rule(op_, call_.params, alternative.rule, of);
     }
     DType wanted = DType::f32;
     if (!flags_.dtype.empty()) {
@@ -245,16 +247,6 @@ class CallBuilder {
     for (int i = 0; i < kNumDTypes; ++i)
       if ((alternative.dtypes & set_of(static_cast<DType>(i))) != 0) return static_cast<DType>(i);
     return wanted;
-  }
-
-  /// What an output made of inputs of this dtype is.
-  DType result_of(DType input) const {
-    for (const ParamField& field : op_.params) {
-      if (field.name != "out_dtype") continue;
-      const ParamValue chosen = field.get(call_.params.data());
-      if (const std::string* text = std::get_if<std::string>(&chosen)) return *parse_dtype(*text);
-    }
-    return (set_of(input) & kQuantised8) != 0 ? DType::bf16 : input;
   }
 
   const Operation& op_;

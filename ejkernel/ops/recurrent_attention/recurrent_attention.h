@@ -1,4 +1,5 @@
-// recurrent_attention and its gradient: linear attention whose state decays, as one recurrence with four optional gates.
+// recurrent_attention and its gradient: linear attention whose state decays, as one recurrence with four optional
+// gates.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@ namespace ejk {
 struct RecurrentAttentionBackward;
 
 /// For each query head a state h [key_dim, value_dim], and for each token t in order
-///   h = exp(g_t + g_gamma + gk_t[:, None] + gv_t[None, :]) * h + key_t ⊗ value_t,  out_t = softmax_scale * query_t @ h.
+///   h = exp(g_t + g_gamma + gk_t[:, None] + gv_t[None, :]) * h + key_t ⊗ value_t,  out_t = softmax_scale * query_t @
+///   h.
 /// Gates are logarithms of decays: at most 0, -inf forgets everything. The state is kept in float32 (float64 for
 /// float64 inputs).
 struct RecurrentAttention {
@@ -25,7 +27,8 @@ struct RecurrentAttention {
       "Linear attention with a decaying state: scalar, per-head, key-wise and value-wise gates, initial and final "
       "state, packing.";
   static constexpr std::string_view kSource =
-      "Yang et al., Gated Linear Attention Transformers with Hardware-Efficient Training (arXiv:2312.06635), sections 2 "
+      "Yang et al., Gated Linear Attention Transformers with Hardware-Efficient Training (arXiv:2312.06635), sections "
+      "2 "
       "to 4";
   static constexpr std::string_view kGradient = "recurrent_attention_backward";
   using Gradient = RecurrentAttentionBackward;
@@ -64,16 +67,15 @@ struct RecurrentAttention {
         TensorField{"g", "float?[batch, seq_len, num_q_heads] ; float?[num_tokens, num_q_heads]",
                     "log decay of a token: one number for the whole state"},
         TensorField{"g_gamma", "float?[num_q_heads]", "log decay of a head, the same for every token"},
-        TensorField{"gk",
-                    "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]",
+        TensorField{"gk", "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]",
                     "log decay of a token for each row of the state"},
-        TensorField{"gv",
-                    "float?[batch, seq_len, num_q_heads, value_dim] ; float?[num_tokens, num_q_heads, value_dim]",
+        TensorField{"gv", "float?[batch, seq_len, num_q_heads, value_dim] ; float?[num_tokens, num_q_heads, value_dim]",
                     "log decay of a token for each column of the state"},
-        TensorField{"initial_state",
-                    "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]",
-                    "the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding step "
-                    "moves"},
+        TensorField{
+            "initial_state",
+            "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]",
+            "the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding step "
+            "moves"},
         TensorField{"cu_seqlens", "- ; int32[num_seqs+1]",
                     "packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence"}};
   }
@@ -175,10 +177,8 @@ inline RecurrentAttention::Results recurrent_attention(const RecurrentAttention:
 
 /// The kernels of this folder, for the lists in recurrent_attention.cpp.
 namespace recurrent_attention_kernels {
-const KernelInfo& cpu();
 const KernelInfo& reference();
 const KernelInfo& cuda_reference();
-const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
 const KernelInfo& backward_cuda_reference();
 }  // namespace recurrent_attention_kernels
