@@ -13,6 +13,7 @@
 #include "ejkernel/ops/ragged_decode_attention/ragged_decode_attention_cases.h"
 #include "ejkernel/ops/ragged_page_attention/ragged_page_attention_cases.h"
 #include "ejkernel/ops/ragged_page_attention_v3/ragged_page_attention_v3_cases.h"
+#include "ejkernel/ops/recurrent_attention/recurrent_attention_cases.h"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_cases.h"
 
 namespace ejk::testing {
@@ -32,6 +33,8 @@ std::span<const TestOperation* const> test_operations() {
       &ragged_page_attention_v3_tests(),
       &mean_pooling_tests(),
       &mean_pooling_backward_tests(),
+      &recurrent_attention_tests(),
+      &recurrent_attention_backward_tests(),
       &grouped_matmul_tests(),
       &grouped_matmul_backward_tests(),
       &transposed_grouped_matmul_tests(),

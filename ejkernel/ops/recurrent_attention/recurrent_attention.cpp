@@ -22,13 +22,14 @@ void check_heads(std::string_view op, const Dims& dims) {
 
 void check_state_dtype(std::string_view op, const RecurrentAttention::Params& params) {
   if (params.state_dtype && (set_of(*params.state_dtype) & kFloat) == 0)
-    throw_invalid(op, "state_dtype", "be f64, f32, f16 or bf16", name(*params.state_dtype), "convert the state yourself");
+    throw_invalid(op, "state_dtype", "be f64, f32, f16 or bf16", name(*params.state_dtype),
+                  "convert the state yourself");
 }
 
 /// Arithmetic of `flops` per element of a state, once for each token.
 Work work_of(const recurrence::Problem& p, double flops, double bytes) {
-  const double updates = static_cast<double>(p.num_batches()) * static_cast<double>(p.num_rows) *
-                         static_cast<double>(p.num_q_heads);
+  const double updates =
+      static_cast<double>(p.num_batches()) * static_cast<double>(p.num_rows) * static_cast<double>(p.num_q_heads);
   return {.flops = flops * updates * static_cast<double>(p.state_size()), .bytes = bytes};
 }
 

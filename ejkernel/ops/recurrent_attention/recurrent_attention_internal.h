@@ -1,5 +1,5 @@
-// A recurrent_attention call, forward or backward, with its form resolved: sequences of rows, each with a state per query
-// head. What the kernels share.
+// A recurrent_attention call, forward or backward, with its form resolved: sequences of rows, each with a state per
+// query head. What the kernels share.
 #pragma once
 
 #include <cstdint>

@@ -104,9 +104,7 @@ struct Reference {
     Token token;
     double *state, *out;
     Scratch(Carver& carver, const Problem& p)
-        : token(carver, p),
-          state(carver.take<double>(p.state_size())),
-          out(carver.take<double>(p.value_dim)) {}
+        : token(carver, p), state(carver.take<double>(p.state_size())), out(carver.take<double>(p.value_dim)) {}
   };
 
   static size_t workspace_bytes(const Call<RecurrentAttention>& call, const NoConfig&, const DeviceProperties&) {
@@ -146,8 +144,8 @@ struct Reference {
   }
 };
 
-/// Tokens in reverse, a segment at a time: the first sweep keeps the states that segments begin with, and a segment's own
-/// are made again from there.
+/// Tokens in reverse, a segment at a time: the first sweep keeps the states that segments begin with, and a segment's
+/// own are made again from there.
 struct BackwardReference {
   static constexpr std::string_view kName = "reference";
   static constexpr Platform kPlatform = Platform::reference;
@@ -159,12 +157,12 @@ struct BackwardReference {
 
   struct Scratch {
     Token token;
-    double *first_states;                      ///< that segments begin with
-    double *states;                            ///< before each token of a segment, and after its last
-    double *d_state;                           ///< D of the spec: what the loss changes by with the state
-    double *query, *gk, *gv;                   ///< gradients for a token
-    double *key, *value;                       ///< of a sequence's tokens, summed over the query heads of a kv head
-    double *g_gamma;
+    double* first_states;     ///< that segments begin with
+    double* states;           ///< before each token of a segment, and after its last
+    double* d_state;          ///< D of the spec: what the loss changes by with the state
+    double *query, *gk, *gv;  ///< gradients for a token
+    double *key, *value;      ///< of a sequence's tokens, summed over the query heads of a kv head
+    double* g_gamma;
     Scratch(Carver& carver, const Problem& p) : token(carver, p) {
       const int64_t segment = segment_length(p);
       first_states = carver.take<double>(cpu::ceil_div(p.num_rows, segment) * p.state_size());
