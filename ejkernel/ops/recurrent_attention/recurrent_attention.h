@@ -177,8 +177,10 @@ inline RecurrentAttention::Results recurrent_attention(const RecurrentAttention:
 
 /// The kernels of this folder, for the lists in recurrent_attention.cpp.
 namespace recurrent_attention_kernels {
+const KernelInfo& cpu();
 const KernelInfo& reference();
 const KernelInfo& cuda_reference();
+const KernelInfo& backward_cpu();
 const KernelInfo& backward_reference();
 const KernelInfo& backward_cuda_reference();
 }  // namespace recurrent_attention_kernels

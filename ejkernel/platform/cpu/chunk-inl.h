@@ -98,8 +98,8 @@ inline void decayed_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRo
         for (int64_t r = 0; r < kRowsTogether; ++r) hn::Store(hn::Zero(FloatTag()), FloatTag(), scores.row(i + r) + lane);
 }
 
-/// scores_ij = table_ij Σ_k x_ik y_jk: the same where one number a token decays all of it. Without a table, 1 for
-/// j <= i.
+/// scores_ij = table_ij Σ_k x_ik y_jk: the same where one number a token decays all of it. Without a table, its numbers
+/// for j <= i are 1.
 inline void plain_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRows& table, float* panel,
                          const ChunkRows& scores) {
   const FloatTag d;
@@ -123,17 +123,26 @@ inline void plain_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRows
     }
 }
 
-/// out_i = Σ_{j<=i} weights_ij y_j, in whole vectors; weights are 0 for j > i.
+namespace chunk_detail {
+
+inline Gemm<float> product_of_rows(const ChunkRows& weights, const ChunkRows& x, const ChunkRows& out) {
+  return {.m = kChunk,
+          .n = x.columns,
+          .k = kChunk,
+          .a = weights.data,
+          .a_stride = weights.stride,
+          .b = x.data,
+          .b_stride = x.stride,
+          .c = out.data,
+          .c_stride = out.stride};
+}
+
+}  // namespace chunk_detail
+
+/// out_i = or += Σ_{j<=i} weights_ij y_j; weights are 0 for j > i.
+template <bool kAdd>
 inline void weighted_sums(const ChunkRows& weights, const ChunkRows& y, const ChunkRows& out) {
-  gemm<Left::kRows, false>(Gemm<float>{.m = kChunk,
-                                       .n = y.columns,
-                                       .k = kChunk,
-                                       .a = weights.data,
-                                       .a_stride = weights.stride,
-                                       .b = y.data,
-                                       .b_stride = y.stride,
-                                       .c = out.data,
-                                       .c_stride = out.stride});
+  gemm<Left::kRows, kAdd>(chunk_detail::product_of_rows(weights, y, out));
 }
 
 /// out_i = Σ_{j<=i} weights_ij Λ(j→i) ∘ y_j
@@ -180,25 +189,26 @@ HWY_INLINE void add_token(const float* key, FloatV v0, FloatV v1, FloatV& c0, Fl
 
 /// kNumRows rows of the state times kVectors vectors. Vectors of scalable size cannot stand in arrays: hence the names.
 template <int kNumRows, int kVectors>
-HWY_INLINE void update_block(const ChunkState& s, int64_t row, int64_t column, const float* key_decay,
+HWY_INLINE void update_block(const float* from, const ChunkState& s, int64_t row, int64_t column, const float* key_decay,
                              const float* value_decay, const ChunkRows& keys, const ChunkRows& values) {
   const FloatTag d;
   const FloatV one = hn::Set(d, 1.0f);
   const int64_t second = kVectors == 2 ? lanes() : 0;
   const FloatV v0 = value_decay == nullptr ? one : hn::Load(d, value_decay + column);
   const FloatV v1 = value_decay == nullptr ? one : hn::Load(d, value_decay + column + second);
-  float* state = s.data + row * s.stride + column;
+  from += row * s.stride + column;
+  float* to = s.data + row * s.stride + column;
   const float* decay = key_decay + row;
   FloatV c00 = one, c01 = one, c10 = one, c11 = one, c20 = one, c21 = one, c30 = one, c31 = one;
   FloatV c40 = one, c41 = one, c50 = one, c51 = one, c60 = one, c61 = one, c70 = one, c71 = one;
-  begin<0, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c00, c01);
-  begin<1, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c10, c11);
-  begin<2, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c20, c21);
-  begin<3, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c30, c31);
-  begin<4, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c40, c41);
-  begin<5, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c50, c51);
-  begin<6, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c60, c61);
-  begin<7, kNumRows, kVectors>(state, s.stride, decay, v0, v1, c70, c71);
+  begin<0, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c00, c01);
+  begin<1, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c10, c11);
+  begin<2, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c20, c21);
+  begin<3, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c30, c31);
+  begin<4, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c40, c41);
+  begin<5, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c50, c51);
+  begin<6, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c60, c61);
+  begin<7, kNumRows, kVectors>(from, s.stride, decay, v0, v1, c70, c71);
   const float *key = keys.data + row, *value = values.data + column;
   for (int64_t j = 0; j < kChunk; ++j, key += keys.stride, value += values.stride) {
     const FloatV x0 = hn::Load(d, value), x1 = hn::Load(d, value + second);
@@ -211,36 +221,37 @@ HWY_INLINE void update_block(const ChunkState& s, int64_t row, int64_t column, c
     add_token<6, kNumRows, kVectors>(key, x0, x1, c60, c61);
     add_token<7, kNumRows, kVectors>(key, x0, x1, c70, c71);
   }
-  gemm_detail::finish<0, kNumRows, kVectors, false>(state, s.stride, c00, c01);
-  gemm_detail::finish<1, kNumRows, kVectors, false>(state, s.stride, c10, c11);
-  gemm_detail::finish<2, kNumRows, kVectors, false>(state, s.stride, c20, c21);
-  gemm_detail::finish<3, kNumRows, kVectors, false>(state, s.stride, c30, c31);
-  gemm_detail::finish<4, kNumRows, kVectors, false>(state, s.stride, c40, c41);
-  gemm_detail::finish<5, kNumRows, kVectors, false>(state, s.stride, c50, c51);
-  gemm_detail::finish<6, kNumRows, kVectors, false>(state, s.stride, c60, c61);
-  gemm_detail::finish<7, kNumRows, kVectors, false>(state, s.stride, c70, c71);
+  gemm_detail::finish<0, kNumRows, kVectors, false>(to, s.stride, c00, c01);
+  gemm_detail::finish<1, kNumRows, kVectors, false>(to, s.stride, c10, c11);
+  gemm_detail::finish<2, kNumRows, kVectors, false>(to, s.stride, c20, c21);
+  gemm_detail::finish<3, kNumRows, kVectors, false>(to, s.stride, c30, c31);
+  gemm_detail::finish<4, kNumRows, kVectors, false>(to, s.stride, c40, c41);
+  gemm_detail::finish<5, kNumRows, kVectors, false>(to, s.stride, c50, c51);
+  gemm_detail::finish<6, kNumRows, kVectors, false>(to, s.stride, c60, c61);
+  gemm_detail::finish<7, kNumRows, kVectors, false>(to, s.stride, c70, c71);
 }
 
 /// All rows of kVectors vectors of columns.
 template <int kVectors>
-HWY_INLINE void update_columns(const ChunkState& s, int64_t column, const float* key_decay, const float* value_decay,
-                               const ChunkRows& keys, const ChunkRows& values) {
+HWY_INLINE void update_columns(const float* from, const ChunkState& s, int64_t column, const float* key_decay,
+                               const float* value_decay, const ChunkRows& keys, const ChunkRows& values) {
   constexpr int kRows = gemm_detail::kRows;
   int64_t row = 0;
   for (; row + kRows <= s.keys; row += kRows)
-    update_block<kRows, kVectors>(s, row, column, key_decay, value_decay, keys, values);
-  for (; row < s.keys; ++row) update_block<1, kVectors>(s, row, column, key_decay, value_decay, keys, values);
+    update_block<kRows, kVectors>(from, s, row, column, key_decay, value_decay, keys, values);
+  for (; row < s.keys; ++row) update_block<1, kVectors>(from, s, row, column, key_decay, value_decay, keys, values);
 }
 
 }  // namespace chunk_detail
 
-/// S = (key_decay ⊗ value_decay) ∘ S + Σ_j keys_j ⊗ values_j; without a value_decay, 1 in its place.
-HWY_NOINLINE inline void update_state(const ChunkState& s, const float* key_decay, const float* value_decay,
-                                      const ChunkRows& keys, const ChunkRows& values) {
+/// to = (key_decay ⊗ value_decay) ∘ from + Σ_j keys_j ⊗ values_j; without a value_decay, 1 in its place. `from` lies
+/// as `to` does, and may be its data.
+HWY_NOINLINE inline void update_state(const float* from, const ChunkState& to, const float* key_decay,
+                                      const float* value_decay, const ChunkRows& keys, const ChunkRows& values) {
   int64_t column = 0;
-  for (; column + lanes() < s.values; column += 2 * lanes())
-    chunk_detail::update_columns<2>(s, column, key_decay, value_decay, keys, values);
-  if (column < s.values) chunk_detail::update_columns<1>(s, column, key_decay, value_decay, keys, values);
+  for (; column + lanes() < to.values; column += 2 * lanes())
+    chunk_detail::update_columns<2>(from, to, column, key_decay, value_decay, keys, values);
+  if (column < to.values) chunk_detail::update_columns<1>(from, to, column, key_decay, value_decay, keys, values);
 }
 
 /// out_i = or += x_i S
@@ -273,7 +284,38 @@ inline void read_state_across(const ChunkState& s, const ChunkRows& x, float* tu
   transpose(sums, kChunk, s.keys, kChunk, out.data, out.stride);
 }
 
+/// to += from
+inline void add_rows(const ChunkRows& from, const ChunkRows& to) {
+  const FloatTag d;
+  for (int64_t i = 0; i < kChunk; ++i)
+    for (int64_t c = 0; c < from.columns; c += lanes())
+      hn::Store(hn::Add(hn::Load(d, from.row(i) + c), hn::Load(d, to.row(i) + c)), d, to.row(i) + c);
+}
+
+/// rows *= factor
+inline void scale_rows(float factor, const ChunkRows& rows) {
+  const FloatTag d;
+  const FloatV factors = hn::Set(d, factor);
+  for (int64_t n = 0; n < kChunk * rows.stride; n += lanes())
+    hn::Store(hn::Mul(factors, hn::Load(d, rows.data + n)), d, rows.data + n);
+}
+
+/// Sum of one row, whose padding is 0.
+inline float sum_row(const ChunkRows& rows, int64_t i) {
+  const FloatTag d;
+  FloatV sum = hn::Zero(d);
+  for (int64_t c = 0; c < rows.columns; c += lanes()) sum = hn::Add(sum, hn::Load(d, rows.row(i) + c));
+  return hn::ReduceSum(d, sum);
+}
+
 // ---- gradients ----
+
+/// to_ij = a_ij b_ij
+inline void multiply_tables(const ChunkRows& a, const ChunkRows& b, const ChunkRows& to) {
+  const FloatTag d;
+  for (int64_t n = 0; n < kChunk * kChunk; n += lanes())
+    hn::Store(hn::Mul(hn::Load(d, a.data + n), hn::Load(d, b.data + n)), d, to.data + n);
+}
 
 /// With weights_ij (0 for j > i) the gradients of Σ_{j<=i} weights_ij Σ_c x_ic Λ(j→i)_c y_jc: added to dx_i and dy_j
 /// and, of log decay t, to d_gate_t.
@@ -302,21 +344,9 @@ inline void add_pair_gradients(const ChunkRows& weights, const ChunkRows& x, con
     }
 }
 
-/// The same without decays in between: weights hold those.
-inline void add_plain_pair_gradients(const ChunkRows& weights, const ChunkRows& x, const ChunkRows& y,
-                                     const ChunkRows& dx, const ChunkRows& dy) {
-  Gemm<float> product{.m = kChunk,
-                      .n = x.columns,
-                      .k = kChunk,
-                      .a = weights.data,
-                      .a_stride = weights.stride,
-                      .b = y.data,
-                      .b_stride = y.stride,
-                      .c = dx.data,
-                      .c_stride = dx.stride};
-  gemm<Left::kRows, true>(product);
-  product.b = x.data, product.b_stride = x.stride, product.c = dy.data, product.c_stride = dy.stride;
-  gemm<Left::kTransposed, true>(product);
+/// out_j += Σ_{i>=j} weights_ij x_i: what rows of scores give the columns.
+inline void add_sums_down(const ChunkRows& weights, const ChunkRows& x, const ChunkRows& out) {
+  gemm<Left::kTransposed, true>(chunk_detail::product_of_rows(weights, x, out));
 }
 
 /// to_t += Σ_{j<t<=i} a_ij b_ij: the gradient of the log decay that is one number for all of token t.
@@ -352,6 +382,7 @@ inline void find_end_gradients(const float* ends, const ChunkRows& x, const Chun
 inline void sum_state_products(const ChunkState& s, const ChunkState& e, const float* key_decay,
                                const float* value_decay, float* per_key, float* per_value) {
   const FloatTag d;
+  if (per_key != nullptr) std::fill(per_key + s.keys, per_key + padded(s.keys), 0.0f);
   if (per_value != nullptr) std::fill_n(per_value, s.stride, 0.0f);
   for (int64_t k = 0; k < s.keys; ++k) {
     FloatV sum = hn::Zero(d);

@@ -1,0 +1,272 @@
+// recurrent_attention on the CPU: a task owns some columns of the state of one query head of one sequence, and takes its
+// tokens in order. Columns do not know of each other, so results depend neither on how they are cut nor on the number of
+// threads.
+//
+//   chunked   16 tokens at a time by the algebra of chunk.h: products of blocks, in which the state takes part twice
+//   step      one pass over the state for each token; the state of a single token goes from the initial to the final
+//             one without a stop in between, at the speed of memory
+//
+// The state is float32 whatever the tensors are.
+#include <algorithm>
+
+#include "ejkernel/ops/recurrent_attention/recurrent_attention.h"
+#include "ejkernel/ops/recurrent_attention/recurrent_attention_cpu_internal.h"
+#include "ejkernel/platform/cpu/layout.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ejkernel/ops/recurrent_attention/recurrent_attention_cpu.cpp"
+#include <hwy/foreach_target.h>
+
+#include "ejkernel/platform/cpu/simd-inl.h"
+// After simd-inl.h, in this order:
+#include "ejkernel/platform/cpu/gemm-inl.h"
+#include "ejkernel/platform/cpu/chunk-inl.h"
+// After those, in this order:
+#include "ejkernel/ops/recurrent_attention/recurrent_attention_chunk-inl.h"
+#include "ejkernel/ops/recurrent_attention/recurrent_attention_step-inl.h"
+
+#ifndef EJK_RECURRENT_ATTENTION_CPU_ONCE
+#define EJK_RECURRENT_ATTENTION_CPU_ONCE
+namespace ejk::recurrence {
+namespace {
+
+/// What a task works in.
+struct ForwardScratch {
+  cpu::ChunkRows query, key, value, out, key_decay, value_decay, from_state;
+  cpu::ChunkRows scores, table;
+  float *panel, *whole_key_decay, *whole_value_decay, *state;
+
+  static ForwardScratch carve(const Problem& p, int64_t block_v, cpu::Carver& carver) {
+    const int64_t columns = std::min(block_v, p.value_dim);
+    ForwardScratch s;
+    s.query = cpu::ChunkRows::take(carver, p.key_dim);
+    s.key = cpu::ChunkRows::take(carver, p.key_dim);
+    s.key_decay = cpu::ChunkRows::take(carver, p.key_dim);
+    s.value = cpu::ChunkRows::take(carver, columns);
+    s.out = cpu::ChunkRows::take(carver, columns);
+    s.value_decay = cpu::ChunkRows::take(carver, columns);
+    s.from_state = cpu::ChunkRows::take(carver, columns);
+    s.scores = cpu::ChunkRows::take(carver, cpu::kChunk);
+    s.table = cpu::ChunkRows::take(carver, cpu::kChunk);
+    s.panel = carver.take<float>(p.key_dim * cpu::kChunk);
+    s.whole_key_decay = carver.take<float>(cpu::padded(p.key_dim));
+    s.whole_value_decay = carver.take<float>(cpu::padded(columns));
+    s.state = carver.take<float>(cpu::ChunkState::size(p.key_dim, columns));
+    return s;
+  }
+  static size_t bytes(const Problem& p, int64_t block_v) {
+    cpu::Carver carver;
+    carve(p, block_v, carver);
+    return carver.used();
+  }
+};
+
+}  // namespace
+}  // namespace ejk::recurrence
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::recurrence::HWY_NAMESPACE {
+namespace {
+
+/// The task of one part.
+class ForwardPart {
+ public:
+  ForwardPart(const HeadPart& part, const RecurrentAttention::Outputs& to, ForwardScratch scratch)
+      : part_(part), p_(part.p), to_(to), s_(scratch), state_(ChunkState::at(s_.state, p_.key_dim, part.columns)) {
+    for (ChunkRows* rows : {&s_.value, &s_.out, &s_.value_decay, &s_.from_state})
+      rows->columns = part.columns, rows->stride = padded(part.columns);
+  }
+
+  void run_chunks() {
+    load_state(part_, p_.in.initial_state, state_);
+    for (int64_t i = 0; i < part_.sequence.length; i += kChunk)
+      run_chunk({.first = i, .count = std::min(kChunk, part_.sequence.length - i)});
+    store_state(part_, state_, to_.final_state);
+  }
+
+  void run_steps() {
+    const int64_t length = part_.sequence.length;
+    if (length == 1 && (step_between<float>(DType::f32) || step_between<bf16_t>(DType::bf16))) return;
+    load_state(part_, p_.in.initial_state, state_);
+    for (int64_t i = 0; i < length; i += kChunk) {
+      const ChunkTokens tokens{.first = i, .count = std::min(kChunk, length - i)};
+      load(tokens);
+      for (int64_t r = 0; r < tokens.count; ++r)
+        step_state(token(r), state_.values, state_.data, state_.stride, state_.data, state_.stride);
+      store_out(tokens);
+    }
+    store_state(part_, state_, to_.final_state);
+  }
+
+ private:
+  bool has_value_gates() const { return p_.in.gv.present(); }
+  bool has_token_gates() const { return p_.in.g.present() || p_.in.g_gamma.present(); }
+
+  void load(const ChunkTokens& tokens) {
+    load_rows(part_, p_.in.key, part_.kv_head(), 0, tokens, s_.key);
+    load_rows(part_, p_.in.value, part_.kv_head(), part_.column, tokens, s_.value);
+    load_rows(part_, p_.in.query, part_.q_head, 0, tokens, s_.query);
+    load_key_decays(part_, tokens, s_.key_decay);
+    if (has_value_gates()) load_value_decays(part_, tokens, s_.value_decay);
+  }
+
+  void store_out(const ChunkTokens& tokens) {
+    store_rows(part_, s_.out, static_cast<float>(p_.scale), part_.q_head, part_.column, tokens, to_.out);
+  }
+
+  void run_chunk(const ChunkTokens& tokens) {
+    load(tokens);
+    if (to_.out.present()) {
+      read_chunk();
+      store_out(tokens);
+    }
+    decay_to_end(s_.key_decay, s_.key, s_.key, s_.whole_key_decay);
+    if (has_value_gates()) decay_to_end(s_.value_decay, s_.value, s_.value, s_.whole_value_decay);
+    update_state(state_.data, state_, s_.whole_key_decay, has_value_gates() ? s_.whole_value_decay : nullptr, s_.key,
+                 s_.value);
+  }
+
+  /// What the chunk's tokens read from the state that it finds and from each other.
+  void read_chunk() {
+    if (p_.in.gk.present()) {
+      decayed_scores(s_.query, s_.key, s_.key_decay, s_.panel, s_.scores);
+    } else {
+      if (has_token_gates()) decay_table(s_.key_decay, s_.table);
+      plain_scores(s_.query, s_.key, has_token_gates() ? s_.table : ChunkRows(), s_.panel, s_.scores);
+    }
+    decay_from_start(s_.key_decay, s_.query, s_.query);
+    if (!has_value_gates()) {
+      weighted_sums<false>(s_.scores, s_.value, s_.out);
+      return read_state<true>(state_, s_.query, s_.out);
+    }
+    decayed_sums(s_.scores, s_.value, s_.value_decay, s_.out);
+    read_state<false>(state_, s_.query, s_.from_state);
+    decay_from_start(s_.value_decay, s_.from_state, s_.from_state);
+    add_rows(s_.from_state, s_.out);
+  }
+
+  StepToken token(int64_t i) const {
+    return {.keys = p_.key_dim,
+            .query = s_.query.row(i),
+            .key = s_.key.row(i),
+            .key_decay = s_.key_decay.row(i),
+            .value = s_.value.row(i),
+            .value_decay = has_value_gates() ? s_.value_decay.row(i) : nullptr,
+            .out = s_.out.row(i)};
+  }
+
+  /// The only token, when both states are there, of this type and whole vectors wide.
+  template <class T>
+  bool step_between(DType dtype) {
+    const Tensor &from = p_.in.initial_state, &to = to_.final_state;
+    if (!from.present() || !to.present() || from.dtype != dtype || to.dtype != dtype) return false;
+    if (part_.columns % lanes() != 0) return false;
+    const ChunkTokens tokens{.first = 0, .count = 1};
+    load(tokens);
+    const States from_states = p_.states_of(from), to_states = p_.states_of(to);
+    step_state(token(0), part_.columns,
+               from.as<const T>() + from_states.offset(part_.index, part_.q_head) + part_.column, from_states.key,
+               to.as<T>() + to_states.offset(part_.index, part_.q_head) + part_.column, to_states.key);
+    store_out(tokens);
+    return true;
+  }
+
+  const HeadPart part_;
+  const Problem& p_;
+  const RecurrentAttention::Outputs& to_;
+  ForwardScratch s_;
+  const ChunkState state_;
+};
+
+void forward_part(const HeadPart& part, const RecurrentAttention::Outputs& to, const CpuConfig& config,
+                  std::byte* memory) {
+  cpu::Carver carver(memory);
+  ForwardPart task(part, to, ForwardScratch::carve(part.p, config.block_v, carver));
+  config.chunk == 1 || part.sequence.length <= kMostSteps ? task.run_steps() : task.run_chunks();
+}
+
+}  // namespace
+}  // namespace ejk::recurrence::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ejk::recurrence {
+namespace {
+
+HWY_EXPORT(forward_part);
+
+int64_t num_tasks(const Problem& p, const CpuConfig& config) {
+  return p.num_sequences * p.num_q_heads * cpu::ceil_div(p.value_dim, config.block_v);
+}
+
+}  // namespace
+
+size_t forward_cpu_workspace(const Call<RecurrentAttention>& call, const CpuConfig& config,
+                             const DeviceProperties& device) {
+  const Problem p = make_problem(call.inputs, call.params);
+  const int64_t workers = std::min<int64_t>(num_tasks(p, config), std::max(device.num_units, cpu::num_threads()));
+  return static_cast<size_t>(workers) * ForwardScratch::bytes(p, config.block_v);
+}
+
+void forward_cpu(const Call<RecurrentAttention>& call, const CpuConfig& config, const RunContext& context) {
+  const Problem p = make_problem(call.inputs, call.params);
+  const bool overlapping = survey_sequences(p, context.status);
+  clear_gaps(p, overlapping, call.outputs.out);
+  const size_t scratch = ForwardScratch::bytes(p, config.block_v);
+  const int64_t blocks = cpu::ceil_div(p.value_dim, config.block_v);
+  cpu::parallel_for(
+      num_tasks(p, config),
+      [&](int64_t task, int worker) {
+        const int64_t column = task % blocks * config.block_v, index = task / blocks / p.num_q_heads;
+        const HeadPart part{.p = p,
+                            .sequence = p.sequence(index, nullptr),
+                            .index = index,
+                            .q_head = task / blocks % p.num_q_heads,
+                            .column = column,
+                            .columns = std::min<int64_t>(config.block_v, p.value_dim - column)};
+        HWY_DYNAMIC_DISPATCH(forward_part)
+        (part, call.outputs, config, context.workspace.data() + static_cast<size_t>(worker) * scratch);
+      },
+      overlapping ? 1 : static_cast<int>(context.workspace.size() / scratch));
+}
+
+}  // namespace ejk::recurrence
+
+namespace ejk {
+namespace {
+
+struct RecurrentAttentionCpu {
+  static constexpr std::string_view kName = "cpu";
+  static constexpr Platform kPlatform = Platform::cpu;
+  using Config = recurrence::CpuConfig;
+  using Call = ejk::Call<RecurrentAttention>;
+
+  static Support supports(const Call& call, const DeviceProperties&) { return recurrence::supports_cpu(call.inputs); }
+  static Config heuristic(const Call& call, const DeviceProperties& device) {
+    return recurrence::cpu_heuristic(call, device);
+  }
+  static std::vector<Config> candidates(const Call& call, const DeviceProperties&) {
+    return recurrence::cpu_candidates(call);
+  }
+  static Cost cost(const Call& call, const Config& config, const DeviceProperties&) {
+    return recurrence::cpu_cost(call, config);
+  }
+  static size_t workspace_bytes(const Call& call, const Config& config, const DeviceProperties& device) {
+    return recurrence::forward_cpu_workspace(call, config, device);
+  }
+  static void run(const Call& call, const Config& config, const RunContext& context) {
+    recurrence::forward_cpu(call, config, context);
+  }
+};
+
+}  // namespace
+
+const KernelInfo& recurrent_attention_kernels::cpu() {
+  static const KernelInfo kernel = make_kernel<RecurrentAttention, RecurrentAttentionCpu>();
+  return kernel;
+}
+
+}  // namespace ejk
+#endif
