@@ -282,6 +282,7 @@ inline void read_state_across(const ChunkState& s, const ChunkRows& x, float* tu
                                        .c = sums,
                                        .c_stride = kChunk});
   transpose(sums, kChunk, s.keys, kChunk, out.data, out.stride);
+  for (int64_t i = 0; i < kChunk; ++i) std::fill(out.row(i) + out.columns, out.row(i) + out.stride, 0.0f);
 }
 
 /// to += from
