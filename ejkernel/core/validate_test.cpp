@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "ejkernel/ejkernel.h"
+#include "ejkernel/runtime/registry.h"
 
 namespace ejk {
 namespace {
@@ -107,6 +108,27 @@ TEST_F(WrongCalls, with_outputs_of_another_number_of_strides) {
           planned.run(inputs(), {.out = out}, {.workspace = {workspace.as<std::byte>(), planned.workspace_bytes()}});
         },
         "out must have 4 strides, got " + std::to_string(strides.rank()));
+  }
+}
+
+TEST(DTypeRules, parameters_override_what_follows_from_the_field) {
+  const Operation& with_state = *KernelRegistry::instance().find("recurrent_attention")->declaration;
+  const Operation& with_out = *KernelRegistry::instance().find("flash_attention")->declaration;
+  const auto by = [](const Operation& op, const ParamsBlock& params, DTypeRule rule, DType of) {
+    return dtype_by_rule(op, params, rule, of);
+  };
+  for (const DType of : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3}) {
+    const DType wide = of == DType::f64 ? DType::f64 : DType::f32;
+    EXPECT_EQ(by(with_state, with_state.default_params, DTypeRule::state_of, of), wide);
+    EXPECT_EQ(by(with_state, with_state.default_params, DTypeRule::stats_of, of), wide);
+    EXPECT_EQ(by(with_out, with_out.default_params, DTypeRule::result_of, of), bits(of) == 8 ? DType::bf16 : of);
+    EXPECT_EQ(by(with_out, with_out.default_params, DTypeRule::same_as, of), of);
+
+    const auto bf16_state = ParamsBlock::of(RecurrentAttention::Params{.state_dtype = DType::bf16});
+    EXPECT_EQ(by(with_state, bf16_state, DTypeRule::state_of, of), DType::bf16);
+    EXPECT_EQ(by(with_state, bf16_state, DTypeRule::stats_of, of), wide) << "statistics have no parameter";
+    const auto f16_out = ParamsBlock::of(FlashAttention::Params{.out_dtype = DType::f16});
+    EXPECT_EQ(by(with_out, f16_out, DTypeRule::result_of, of), DType::f16);
   }
 }
 

@@ -48,7 +48,7 @@ Work RecurrentAttention::work(const Call<RecurrentAttention>& call) {
 
 std::span<const KernelInfo* const> RecurrentAttention::kernels() {
   using namespace recurrent_attention_kernels;
-  static const KernelInfo* const list[] = {&cpu(), &reference()};
+  static const KernelInfo* const list[] = {&cuda_reference(), &cpu(), &reference()};
   return list;
 }
 
@@ -65,7 +65,7 @@ Work RecurrentAttentionBackward::work(const Call<RecurrentAttentionBackward>& ca
 
 std::span<const KernelInfo* const> RecurrentAttentionBackward::kernels() {
   using namespace recurrent_attention_kernels;
-  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cuda_reference(), &backward_cpu(), &backward_reference()};
   return list;
 }
 
