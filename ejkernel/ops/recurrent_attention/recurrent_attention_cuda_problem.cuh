@@ -66,18 +66,19 @@ EJK_DEVICE int64 row_of(const RecurrenceProblem& p, const RecurrenceSequence& s,
   return s.rows.begin + (p.reverse ? s.rows.length - 1 - i : i);
 }
 
-/// An element, or 0 of a tensor that is not there.
-EJK_DEVICE double at_or_zero(const TensorRef& t, int64 a, int64 b, int64 c, int64 d) {
+/// An element, or 0 of a tensor that is not there; and one that is stored if it is wanted. One copy of each, since
+/// every dtype is in it.
+EJK_DEVICE_CALL double read(const TensorRef& t, int64 a, int64 b, int64 c, int64 d) {
   return t.present() ? t.at(a, b, c, d) : 0.0;
 }
-EJK_DEVICE void set_if_wanted(const TensorRef& t, int64 a, int64 b, int64 c, int64 d, double value) {
+EJK_DEVICE_CALL void write(const TensorRef& t, int64 a, int64 b, int64 c, int64 d, double value) {
   if (t.present()) t.set(a, b, c, d, value);
 }
 
 /// What element (k, v) of a head's state is multiplied by at a row.
 EJK_DEVICE double decay_at(const RecurrenceProblem& p, int64 batch, int64 row, int64 h, int64 k, int64 v) {
-  return exp(at_or_zero(p.g, batch, row, h, 0) + at_or_zero(p.g_gamma, 0, 0, 0, h) +
-             at_or_zero(p.gk, batch, row, h, k) + at_or_zero(p.gv, batch, row, h, v));
+  return exp(read(p.g, batch, row, h, 0) + read(p.g_gamma, 0, 0, 0, h) + read(p.gk, batch, row, h, k) +
+             read(p.gv, batch, row, h, v));
 }
 
 }  // namespace ejk::cuda

@@ -123,7 +123,7 @@ struct CudaReference {
     const bool packed = call.inputs.cu_seqlens.present(), summed = kBackward && call.inputs.g_gamma.present();
     return std::make_shared<const Programs>(
         Programs{.clear = packed ? load(kBackward ? "clear<true>" : "clear<false>") : nullptr,
-                 .main = load(kBackward ? "backward_reference" : "reference"),
+                 .main = load(kBackward ? "reference<true>" : "reference<false>"),
                  .sum_g_gamma = summed ? load("sum_g_gamma") : nullptr});
   }
 

@@ -119,7 +119,7 @@ class RecurrenceLaunches : public ::testing::Test {
 TEST_F(RecurrenceLaunches, a_thread_takes_a_column_of_a_state) {
   const Array q = on_gpu(DType::bf16, {2, 9, 4, 32}), v = on_gpu(DType::bf16, {2, 9, 4, 48});
   recurrent_attention({.query = q, .key = q, .value = v});
-  EXPECT_THAT(launched(), ElementsAre("reference"));
+  EXPECT_THAT(launched(), ElementsAre("reference<false>"));
   EXPECT_EQ(fake.launches()[0].grid[0], 2u * 4 * 48 / cuda::kRecurrenceThreads);
 }
 
@@ -127,13 +127,13 @@ TEST_F(RecurrenceLaunches, rows_of_packed_sequences_are_cleared_and_gammas_summe
   const Array q = on_gpu(DType::f32, {9, 4, 32}), cu_seqlens = on_gpu(DType::i32, {4});
   const Array g_gamma = on_gpu(DType::f32, {4});
   recurrent_attention({.query = q, .key = q, .value = q, .cu_seqlens = cu_seqlens});
-  EXPECT_THAT(launched(), ElementsAre("clear<false>", "reference"));
+  EXPECT_THAT(launched(), ElementsAre("clear<false>", "reference<false>"));
   RecurrentAttentionBackward::Inputs in;
   in.query = in.key = in.value = q;
   in.g_gamma = g_gamma, in.cu_seqlens = cu_seqlens, in.d_out = q;
   execute<RecurrentAttentionBackward>(in);
   const std::vector<std::string> all = launched();
-  EXPECT_THAT(std::vector(all.begin() + 2, all.end()), ElementsAre("clear<true>", "backward_reference", "sum_g_gamma"));
+  EXPECT_THAT(std::vector(all.begin() + 2, all.end()), ElementsAre("clear<true>", "reference<true>", "sum_g_gamma"));
   EXPECT_EQ(fake.launches()[3].grid[0], 3u * 4) << "a block for each kv head of a sequence";
 }
 

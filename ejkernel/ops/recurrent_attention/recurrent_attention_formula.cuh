@@ -21,7 +21,7 @@ EJK_DEVICE void clear_rows(const RecurrenceProblem& p, bool backward, int64 firs
   }
   const auto clear = [&](const TensorRef& t, int64 heads, int64 dim) {
     for (int64 n = first; n < p.num_rows * heads * dim && t.present(); n += stride)
-      t.set(0, n / dim / heads, n / dim % heads, n % dim, 0);
+      write(t, 0, n / dim / heads, n / dim % heads, n % dim, 0);
   };
   if (!backward) return clear(p.out, p.num_q_heads, p.value_dim);
   clear(p.d_query, p.num_q_heads, p.key_dim);
@@ -38,19 +38,19 @@ EJK_DEVICE void recur(const RecurrenceProblem& p, int64 first, int64 stride) {
     const int64 v = n % p.value_dim, h = n / p.value_dim % p.num_q_heads, kv_head = h / p.heads_per_kv_head();
     const RecurrenceSequence s = recurrence_sequence(p, n / p.value_dim / p.num_q_heads);
     double* state = p.memory + n / p.value_dim * p.state_size() + v;  // its element k lies k * value_dim further
-    for (int64 k = 0; k < p.key_dim; ++k) state[k * p.value_dim] = at_or_zero(p.initial_state, s.index, h, k, v);
+    for (int64 k = 0; k < p.key_dim; ++k) state[k * p.value_dim] = read(p.initial_state, s.index, h, k, v);
     for (int64 i = 0; i < s.rows.length; ++i) {
       const int64 row = row_of(p, s, i);
-      const double value = p.value.at(s.batch, row, kv_head, v);
+      const double value = read(p.value, s.batch, row, kv_head, v);
       double out = 0;
       for (int64 k = 0; k < p.key_dim; ++k) {
         double& element = state[k * p.value_dim];
-        element = decay_at(p, s.batch, row, h, k, v) * element + p.key.at(s.batch, row, kv_head, k) * value;
-        out += p.scale * p.query.at(s.batch, row, h, k) * element;
+        element = decay_at(p, s.batch, row, h, k, v) * element + read(p.key, s.batch, row, kv_head, k) * value;
+        out += p.scale * read(p.query, s.batch, row, h, k) * element;
       }
-      if (is_owner(p, s, row)) set_if_wanted(p.out, s.batch, row, h, v, out);
+      if (is_owner(p, s, row)) write(p.out, s.batch, row, h, v, out);
     }
-    for (int64 k = 0; k < p.key_dim; ++k) set_if_wanted(p.final_state, s.index, h, k, v, state[k * p.value_dim]);
+    for (int64 k = 0; k < p.key_dim; ++k) write(p.final_state, s.index, h, k, v, state[k * p.value_dim]);
   }
 }
 
@@ -89,8 +89,8 @@ class RecurrenceBackward {
     s_ = recurrence_sequence(p_, n / p_.num_kv_heads);
     first_head_ = n % p_.num_kv_heads * p_.heads_per_kv_head();
     for_each_element([&](int64 h, int64 k, int64 v, int64 e) {
-      states_[e] = at_or_zero(p_.initial_state, s_.index, h, k, v);
-      d_states_[e] = at_or_zero(p_.final_state, s_.index, h, k, v);
+      states_[e] = read(p_.initial_state, s_.index, h, k, v);
+      d_states_[e] = read(p_.final_state, s_.index, h, k, v);
     });
     if (block_.thread() == 0)
       for (int64 h = 0; h < p_.heads_per_kv_head(); ++h) sum_of_g(first_head_ + h) = 0;
@@ -108,9 +108,8 @@ class RecurrenceBackward {
       for (int64 i = past - 1; i >= first; --i) take_back(i, states_ + (i - first) * all_states());
       past = first;
     }
-    for_each_element([&](int64 h, int64 k, int64 v, int64 e) {
-      set_if_wanted(p_.d_initial_state, s_.index, h, k, v, d_states_[e]);
-    });
+    for_each_element(
+        [&](int64 h, int64 k, int64 v, int64 e) { write(p_.d_initial_state, s_.index, h, k, v, d_states_[e]); });
     block_.sync();
   }
 
@@ -131,7 +130,7 @@ class RecurrenceBackward {
     const int64 row = row_of(p_, s_, i), kv_head = first_head_ / p_.heads_per_kv_head();
     for_each_element([&](int64 h, int64 k, int64 v, int64 e) {
       after[e] = decay_at(p_, s_.batch, row, h, k, v) * before[e] +
-                 p_.key.at(s_.batch, row, kv_head, k) * p_.value.at(s_.batch, row, kv_head, v);
+                 read(p_.key, s_.batch, row, kv_head, k) * read(p_.value, s_.batch, row, kv_head, v);
     });
   }
 
@@ -141,7 +140,7 @@ class RecurrenceBackward {
     const int64 row = row_of(p_, s_, i), kv_head = first_head_ / p_.heads_per_kv_head();
     const bool writes = is_owner(p_, s_, row);
     for_each_element([&](int64 h, int64 k, int64 v, int64 e) {
-      d_states_[e] += p_.scale * p_.query.at(s_.batch, row, h, k) * at_or_zero(p_.out, s_.batch, row, h, v);
+      d_states_[e] += p_.scale * read(p_.query, s_.batch, row, h, k) * read(p_.out, s_.batch, row, h, v);
     });
     block_.sync();
     if (writes) {
@@ -154,7 +153,7 @@ class RecurrenceBackward {
       const double* after = before + all_states();
       for_each_line_of_head(p_.key_dim, p_.d_query, row, [&](int64 h, int64 k) {
         return sum(p_.value_dim,
-                   [&](int64 v) { return p_.scale * after[place(h, k, v)] * at_or_zero(p_.out, s_.batch, row, h, v); });
+                   [&](int64 v) { return p_.scale * after[place(h, k, v)] * read(p_.out, s_.batch, row, h, v); });
       });
     }
     block_.sync();
@@ -176,7 +175,7 @@ class RecurrenceBackward {
           mine += of_log(h, n / p_.value_dim, n % p_.value_dim);
         const double all = reduce(block_, sums_, mine, [](double one, double other) { return one + other; });
         if (block_.thread() != 0) continue;
-        if (writes) set_if_wanted(p_.d_g, s_.batch, row, h, 0, all);
+        if (writes) write(p_.d_g, s_.batch, row, h, 0, all);
         sum_of_g(h) += all;
       }
     block_.sync();
@@ -185,8 +184,8 @@ class RecurrenceBackward {
   EJK_DEVICE int64 place(int64 h, int64 k, int64 v) const {
     return (h - first_head_) * memory_.state_size + k * p_.value_dim + v;
   }
-  EJK_DEVICE double key(int64 row, int64 head, int64 k) const { return p_.key.at(s_.batch, row, head, k); }
-  EJK_DEVICE double value(int64 row, int64 head, int64 v) const { return p_.value.at(s_.batch, row, head, v); }
+  EJK_DEVICE double key(int64 row, int64 head, int64 k) const { return read(p_.key, s_.batch, row, head, k); }
+  EJK_DEVICE double value(int64 row, int64 head, int64 v) const { return read(p_.value, s_.batch, row, head, v); }
 
   template <class Term>
   EJK_DEVICE static double sum(int64 count, Term term) {
@@ -199,14 +198,14 @@ class RecurrenceBackward {
   template <class OfHead>
   EJK_DEVICE void for_each_line(int64 dim, const TensorRef& to, int64 row, int64 kv_head, OfHead of_head) const {
     for (int64 d = block_.thread(); d < dim && to.present(); d += block_.threads())
-      to.set(s_.batch, row, kv_head, d,
-             sum(p_.heads_per_kv_head(), [&](int64 h) { return of_head(first_head_ + h, d); }));
+      write(to, s_.batch, row, kv_head, d,
+            sum(p_.heads_per_kv_head(), [&](int64 h) { return of_head(first_head_ + h, d); }));
   }
   /// A gradient that each query head has.
   template <class OfHead>
   EJK_DEVICE void for_each_line_of_head(int64 dim, const TensorRef& to, int64 row, OfHead of_head) const {
     for (int64 n = block_.thread(); n < dim * p_.heads_per_kv_head() && to.present(); n += block_.threads())
-      to.set(s_.batch, row, first_head_ + n / dim, n % dim, of_head(first_head_ + n / dim, n % dim));
+      write(to, s_.batch, row, first_head_ + n / dim, n % dim, of_head(first_head_ + n / dim, n % dim));
   }
 
   const RecurrenceProblem& p_;
@@ -223,7 +222,7 @@ EJK_DEVICE void sum_g_gamma(const RecurrenceProblem& p, int64 first, int64 strid
   for (int64 h = first; h < p.num_q_heads; h += stride) {
     double sum = 0;
     for (int64 s = 0; s < p.num_sequences; ++s) sum += p.memory[s * p.num_q_heads + h];
-    p.d_g_gamma.set(0, 0, 0, h, sum);
+    write(p.d_g_gamma, 0, 0, 0, h, sum);
   }
 }
 

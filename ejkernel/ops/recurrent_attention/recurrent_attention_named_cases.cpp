@@ -9,14 +9,14 @@ namespace {
 std::vector<RecurrenceCase> primary_cases() {
   std::vector<RecurrenceCase> cases = {
       {.name = "gla_1_3b",
-       .seq_len = 2048,
+       .seq_len = 1024,
        .num_q_heads = 4,
        .num_kv_heads = 4,
        .key_dim = 256,
        .value_dim = 512,
        .gk = true},
       {.name = "minimax_lightning",
-       .seq_len = 2048,
+       .seq_len = 1024,
        .num_q_heads = 8,
        .num_kv_heads = 8,
        .key_dim = 128,
@@ -50,7 +50,7 @@ std::vector<RecurrenceCase> primary_cases() {
        .initial_state = true,
        .initial_dtype = DType::bf16,
        .params = {.state_dtype = DType::bf16}},
-      {.name = "linear_attention_4k", .dtype = DType::f32, .seq_len = 4096, .num_q_heads = 8, .num_kv_heads = 8},
+      {.name = "linear_attention_4k", .dtype = DType::f32, .seq_len = 4096, .num_q_heads = 4, .num_kv_heads = 4},
   };
   for (RecurrenceCase& c : cases) c.tags = kPrimary;
   return cases;
