@@ -114,6 +114,8 @@ class Plan:
             elif isinstance(value, tuple):
                 numbers = (ctypes.c_int64 * len(value))(*value)
                 status = self.c.ejk_params_set_i64s(handle, name.encode(), numbers, ctypes.c_size_t(len(value)))
+            elif isinstance(value, str):
+                status = self.c.ejk_params_set_str(handle, name.encode(), value.encode())
             elif isinstance(value, int):
                 status = self.c.ejk_params_set_i64(handle, name.encode(), ctypes.c_int64(value))
             else:

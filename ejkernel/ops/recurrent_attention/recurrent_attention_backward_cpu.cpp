@@ -23,8 +23,8 @@
 
 #include "ejkernel/platform/cpu/simd-inl.h"
 // After simd-inl.h, in this order:
-#include "ejkernel/platform/cpu/gemm-inl.h"
 #include "ejkernel/platform/cpu/chunk-inl.h"
+#include "ejkernel/platform/cpu/gemm-inl.h"
 // After those:
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_chunk-inl.h"
 
@@ -47,34 +47,35 @@ struct Segments {
 
 /// What a task works in.
 struct BackwardScratch {
-  // Rows of a chunk. "To start" and "to end": decayed from the chunk's start up to the token, and from there to the end.
+  // Rows of a chunk. "To start" and "to end": decayed from the chunk's start up to the token, and from there to the
+  // end.
   cpu::ChunkRows query, key, key_decay, query_to_start, key_to_end, d_query, d_key, key_gate;
   cpu::ChunkRows value, d_out, value_decay, d_out_to_start, value_to_end, d_value, out, value_gate;
   cpu::ChunkRows key_scores, value_scores, table, weights;
   float *panel, *whole_key_decay, *whole_value_decay, *key_ends, *value_ends;
-  float* turned;           ///< of read_state_across
-  float* kept;             ///< [query head][segment]: the state that the segment begins with
-  float* states;           ///< [chunk of a segment]: likewise
-  float* cotangents;       ///< [query head]: of the state after the chunk
+  float* turned;             ///< of read_state_across
+  float* kept;               ///< [query head][segment]: the state that the segment begins with
+  float* states;             ///< [chunk of a segment]: likewise
+  float* cotangents;         ///< [query head]: of the state after the chunk
   float *d_keys, *d_values;  ///< [token of a segment]: sums over query heads; null for a single one
 
   static BackwardScratch carve(const Problem& p, int64_t segment, cpu::Carver& carver) {
     using cpu::ChunkRows;
     BackwardScratch s;
-    for (ChunkRows* rows : {&s.query, &s.key, &s.key_decay, &s.query_to_start, &s.key_to_end, &s.d_query, &s.d_key,
-                            &s.key_gate})
+    for (ChunkRows* rows :
+         {&s.query, &s.key, &s.key_decay, &s.query_to_start, &s.key_to_end, &s.d_query, &s.d_key, &s.key_gate})
       *rows = ChunkRows::take(carver, p.key_dim);
-    for (ChunkRows* rows : {&s.value, &s.d_out, &s.value_decay, &s.d_out_to_start, &s.value_to_end, &s.d_value, &s.out,
-                            &s.value_gate})
+    for (ChunkRows* rows :
+         {&s.value, &s.d_out, &s.value_decay, &s.d_out_to_start, &s.value_to_end, &s.d_value, &s.out, &s.value_gate})
       *rows = ChunkRows::take(carver, p.value_dim);
     for (ChunkRows* rows : {&s.key_scores, &s.value_scores, &s.table, &s.weights})
       *rows = ChunkRows::take(carver, cpu::kChunk);
-    s.panel = carver.take<float>(std::max(p.key_dim, p.value_dim) * cpu::kChunk);
+    s.panel = carver.take<float>(cpu::kChunk * cpu::padded(std::max(p.key_dim, p.value_dim)));
     s.whole_key_decay = carver.take<float>(cpu::padded(p.key_dim));
     s.whole_value_decay = carver.take<float>(cpu::padded(p.value_dim));
     s.key_ends = carver.take<float>(cpu::padded(p.key_dim));
     s.value_ends = carver.take<float>(cpu::padded(p.value_dim));
-    s.turned = carver.take<float>((p.key_dim + p.value_dim) * cpu::kChunk);
+    s.turned = carver.take<float>(cpu::ChunkState::turned_size(p.key_dim, p.value_dim));
     const int64_t heads = p.heads_per_kv_head(), state = cpu::ChunkState::size(p.key_dim, p.value_dim);
     s.kept = carver.take<float>(heads * Segments{p.num_rows, segment}.count() * state);
     s.states = carver.take<float>(std::min(segment, cpu::ceil_div(p.num_rows, cpu::kChunk)) * state);
@@ -285,8 +286,9 @@ class BackwardTask {
     float gates[kChunk];
     for (int64_t t = 0; t < kChunk; ++t) gates[t] = sum_row(s_.key_gate, t);
     if (!has_key_rows()) add_pair_products(s_.key_scores, s_.value_scores, gates);
+    const TokenRows rows(part_, wanted.g, part_.q_head);
     for (int64_t t = 0; t < tokens.count && wanted.g.present(); ++t)
-      store_row(gates + t, 1, 1, wanted.g.data, wanted.g.dtype, part_.offset(wanted.g, part_.q_head, tokens.first + t));
+      store_row(gates + t, 1, 1, wanted.g.data, wanted.g.dtype, rows.offset(tokens.first + t));
     double& d_gamma = call_.d_gamma[part_.index * p_.num_q_heads + part_.q_head];
     for (int64_t t = tokens.count - 1; t >= 0; --t) d_gamma += static_cast<double>(gates[t]);
   }

@@ -24,8 +24,9 @@ struct ChunkTokens {
 inline void load_rows(const HeadPart& part, const Tensor& t, int64_t head, int64_t column, const ChunkTokens& tokens,
                       const ChunkRows& to) {
   const int64_t count = t.present() ? tokens.count : 0;
+  const TokenRows rows(part, t, head);
   for (int64_t i = 0; i < count; ++i) {
-    load_row(t.data, t.dtype, part.offset(t, head, tokens.first + i) + column, to.columns, to.row(i));
+    load_row(t.data, t.dtype, rows.offset(tokens.first + i) + column, to.columns, to.row(i));
     std::fill(to.row(i) + to.columns, to.row(i) + to.stride, 0.0f);
   }
   std::fill(to.row(count), to.row(kChunk), 0.0f);
@@ -34,18 +35,21 @@ inline void load_rows(const HeadPart& part, const Tensor& t, int64_t head, int64
 inline void store_rows(const HeadPart& part, const ChunkRows& from, float factor, int64_t head, int64_t column,
                        const ChunkTokens& tokens, const Tensor& t) {
   if (!t.present()) return;
+  const TokenRows rows(part, t, head);
   for (int64_t i = 0; i < tokens.count; ++i)
-    store_row(from.row(i), factor, from.columns, t.data, t.dtype, part.offset(t, head, tokens.first + i) + column);
+    store_row(from.row(i), factor, from.columns, t.data, t.dtype, rows.offset(tokens.first + i) + column);
 }
 
 /// The sums of the gates that are one number for a whole token.
 inline void load_token_gates(const HeadPart& part, const ChunkTokens& tokens, float* gates) {
   const RecurrentAttention::Inputs& in = part.p.in;
   float of_head = 0;
-  if (in.g_gamma.present()) load_row(in.g_gamma.data, in.g_gamma.dtype, part.q_head * in.g_gamma.strides[0], 1, &of_head);
+  if (in.g_gamma.present())
+    load_row(in.g_gamma.data, in.g_gamma.dtype, part.q_head * in.g_gamma.strides[0], 1, &of_head);
+  const TokenRows rows(part, in.g, part.q_head);
   for (int64_t i = 0; i < tokens.count; ++i) {
     float of_token = 0;
-    if (in.g.present()) load_row(in.g.data, in.g.dtype, part.offset(in.g, part.q_head, tokens.first + i), 1, &of_token);
+    if (in.g.present()) load_row(in.g.data, in.g.dtype, rows.offset(tokens.first + i), 1, &of_token);
     gates[i] = of_head + of_token;
   }
 }

@@ -1,6 +1,6 @@
-// recurrent_attention on the CPU: a task owns some columns of the state of one query head of one sequence, and takes its
-// tokens in order. Columns do not know of each other, so results depend neither on how they are cut nor on the number of
-// threads.
+// recurrent_attention on the CPU: a task owns some columns of the state of one query head of one sequence, and takes
+// its tokens in order. Columns do not know of each other, so results depend neither on how they are cut nor on the
+// number of threads.
 //
 //   chunked   16 tokens at a time by the algebra of chunk.h: products of blocks, in which the state takes part twice
 //   step      one pass over the state for each token; the state of a single token goes from the initial to the final
@@ -20,8 +20,8 @@
 
 #include "ejkernel/platform/cpu/simd-inl.h"
 // After simd-inl.h, in this order:
-#include "ejkernel/platform/cpu/gemm-inl.h"
 #include "ejkernel/platform/cpu/chunk-inl.h"
+#include "ejkernel/platform/cpu/gemm-inl.h"
 // After those, in this order:
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_chunk-inl.h"
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_step-inl.h"
@@ -49,7 +49,7 @@ struct ForwardScratch {
     s.from_state = cpu::ChunkRows::take(carver, columns);
     s.scores = cpu::ChunkRows::take(carver, cpu::kChunk);
     s.table = cpu::ChunkRows::take(carver, cpu::kChunk);
-    s.panel = carver.take<float>(p.key_dim * cpu::kChunk);
+    s.panel = carver.take<float>(cpu::kChunk * cpu::padded(p.key_dim));
     s.whole_key_decay = carver.take<float>(cpu::padded(p.key_dim));
     s.whole_value_decay = carver.take<float>(cpu::padded(columns));
     s.state = carver.take<float>(cpu::ChunkState::size(p.key_dim, columns));

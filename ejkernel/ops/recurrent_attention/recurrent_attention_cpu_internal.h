@@ -72,17 +72,26 @@ struct HeadPart {
   int64_t column, columns;
 
   int64_t kv_head() const { return q_head / p.heads_per_kv_head(); }
-  int64_t offset(const Tensor& t, int64_t head, int64_t token) const {
-    return p.rows_of(t).offset(sequence.batch, p.row(sequence, token), head);
+};
+
+/// Where the rows of a head's tokens are in a tensor that has one for each: element offsets.
+struct TokenRows {
+  int64_t first, step;
+
+  TokenRows(const HeadPart& part, const Tensor& t, int64_t head) {
+    const Rows rows = part.p.rows_of(t);
+    first = rows.offset(part.sequence.batch, part.p.row(part.sequence, 0), head);
+    step = part.p.reverse ? -rows.row : rows.row;
   }
+  int64_t offset(int64_t token) const { return first + token * step; }
 };
 
 /// Raises the status bit of damaged offsets; true when two sequences may claim the same rows. Then they must be taken
 /// one after the other: the last one's result stays.
 bool survey_sequences(const Problem& p, uint32_t* status);
 
-/// Zeros in the rows of a [row, head] or [row, head, dim] tensor that no sequence owns, or, of overlapping sequences, in
-/// all rows. Only packed tensors have such rows.
+/// Zeros in the rows of a [row, head] or [row, head, dim] tensor that no sequence owns, or, of overlapping sequences,
+/// in all rows. Only packed tensors have such rows.
 void clear_gaps(const Problem& p, bool overlapping, const Tensor& t);
 
 }  // namespace ejk::recurrence

@@ -20,7 +20,9 @@ int64_t typical_length(const Problem& p) {
   return p.packed() ? cpu::ceil_div(p.num_rows, std::max<int64_t>(p.num_sequences, 1)) : p.num_rows;
 }
 
-double num_states(const Problem& p) { return static_cast<double>(std::max<int64_t>(p.num_sequences, 1) * p.num_q_heads); }
+double num_states(const Problem& p) {
+  return static_cast<double>(std::max<int64_t>(p.num_sequences, 1) * p.num_q_heads);
+}
 
 }  // namespace
 
@@ -48,7 +50,8 @@ std::vector<CpuConfig> cpu_candidates(const Call<RecurrentAttention>& call) {
 Cost cpu_cost(const Call<RecurrentAttention>& call, const CpuConfig& config) {
   const Problem p = make_problem(call.inputs, call.params);
   const int64_t blocks = cpu::ceil_div(p.value_dim, config.block_v);
-  const double keys = static_cast<double>(p.key_dim), values = static_cast<double>(p.value_dim) / static_cast<double>(blocks);
+  const double keys = static_cast<double>(p.key_dim),
+               values = static_cast<double>(p.value_dim) / static_cast<double>(blocks);
   const double pairs = config.chunk == 1 ? 0 : 2.0 * config.chunk * (keys + values);
   return {.tasks = num_states(p) * static_cast<double>(blocks),
           .task_flops = static_cast<double>(typical_length(p)) * (4 * keys * values + pairs)};

@@ -97,6 +97,7 @@ class Drawn {
 };
 
 bool same_bits(const Array& a, const Array& b) {
+  if (!a.present() || !b.present()) return a.present() == b.present();
   if (!(a.shape() == b.shape())) return false;
   const auto bytes = static_cast<size_t>(num_bytes(a.dtype(), a.shape()));
   return bytes == 0 || std::memcmp(a.data(), b.data(), bytes) == 0;
@@ -107,8 +108,8 @@ std::vector<Array> all_of(const Results& results) {
   if constexpr (requires { results.final_state; })
     return {results.out, results.final_state};
   else
-    return {results.query, results.key, results.value, results.g,
-            results.g_gamma, results.gk, results.gv, results.initial_state};
+    return {results.query,   results.key, results.value, results.g,
+            results.g_gamma, results.gk,  results.gv,    results.initial_state};
 }
 
 /// The largest difference, relative to the largest number.
@@ -144,7 +145,7 @@ std::vector<Shapes> every_kind() {
 
 std::string name_of(const Shapes& s) { return "gates " + std::to_string(s.gates); }
 
-TEST(RecurrentAttentionCpu, agrees_with_the_reference_on_every_instruction_set) {
+TEST(RecurrentAttentionCpu, both_forms_agree_with_the_reference_on_every_instruction_set) {
   for (const Shapes& s : every_kind()) {
     const Drawn drawn(s, 1);
     const auto expected = recurrent_attention(drawn.in, drawn.params, by("reference"));
@@ -152,17 +153,143 @@ TEST(RecurrentAttentionCpu, agrees_with_the_reference_on_every_instruction_set) 
       const cpu::ScopedSimdTarget scoped(target);
       for (const int chunk : {1, 16})
         expect_close(all_of(recurrent_attention(drawn.in, drawn.params, by_cpu({{"chunk", chunk}, {"block_v", 32}}))),
-                     all_of(expected), 2e-6, std::string(target) + " chunk " + std::to_string(chunk) + " " + name_of(s));
+                     all_of(expected), 2e-6,
+                     std::string(target) + " chunk " + std::to_string(chunk) + " " + name_of(s));
     }
   }
 }
 
-TEST(RecurrentAttentionCpu, columns_do_not_depend_on_how_they_are_cut) {
+TEST(RecurrentAttentionCpu, gradients_agree_with_the_reference_on_every_instruction_set) {
   for (const Shapes& s : every_kind()) {
-    const Drawn drawn(s, 2);
-    const auto whole = recurrent_attention(drawn.in, drawn.params, by_cpu({{"chunk", 16}, {"block_v", 512}}));
-    const auto parts = recurrent_attention(drawn.in, drawn.params, by_cpu({{"chunk", 16}, {"block_v", 16}}));
-    EXPECT_TRUE(same_bits(whole.out, parts.out) && same_bits(whole.final_state, parts.final_state)) << name_of(s);
+    const Drawn drawn(s, 3);
+    const auto expected = execute<Backward>(drawn.in, drawn.params, by("reference"));
+    for (const std::string_view target : cpu::simd_targets()) {
+      const cpu::ScopedSimdTarget scoped(target);
+      expect_close(all_of(execute<Backward>(drawn.in, drawn.params, by("cpu"))), all_of(expected), 4e-6,
+                   std::string(target) + " " + name_of(s));
+    }
+  }
+}
+
+TEST(RecurrentAttentionCpu, results_depend_neither_on_cuts_nor_on_the_number_of_threads) {
+  for (const Shapes& s : every_kind()) {
+    Shapes longer = s;
+    longer.tokens += 200;
+    const Drawn drawn(longer, 2);
+    std::vector<Array> first;
+    for (const auto& [threads, block_v, segment] : {std::array{1, 512, 4}, {2, 16, 64}, {5, 32, 8}}) {
+      const cpu::ScopedNumThreads scoped(threads);
+      std::vector<Array> results =
+          all_of(recurrent_attention(drawn.in, drawn.params, by_cpu({{"chunk", 16}, {"block_v", block_v}})));
+      for (const Array& a : all_of(execute<Backward>(drawn.in, drawn.params, by_cpu({{"segment", segment}}))))
+        results.push_back(a);
+      if (first.empty()) first = results;
+      for (size_t n = 0; n < results.size(); ++n)
+        EXPECT_TRUE(same_bits(results[n], first[n])) << name_of(s) << " threads " << threads << " output " << n;
+    }
+  }
+}
+
+TEST(RecurrentAttentionCpu, a_single_token_goes_from_state_to_state_in_any_dtype) {
+  for (const auto& [from, to] : {std::pair{DType::f32, DType::f32},
+                                 {DType::bf16, DType::bf16},
+                                 {DType::bf16, DType::f32},
+                                 {DType::f16, DType::f16}})
+    for (const int64_t values : {64, 24})
+      for (const int gates : {0, kG | kGk, kG | kGv}) {
+        Drawn drawn({.batch = 3, .tokens = 1, .values = values, .gates = gates}, 4, DType::bf16);
+        const Array state = convert(drawn.in.initial_state, from);
+        drawn.in.initial_state = state;
+        drawn.params.state_dtype = to;
+        const auto actual = recurrent_attention(drawn.in, drawn.params, by("cpu")),
+                   expected = recurrent_attention(drawn.in, drawn.params, by("reference"));
+        EXPECT_EQ(actual.final_state.dtype(), to);
+        expect_close(all_of(actual), all_of(expected), 2 * unit_roundoff(DType::bf16), std::to_string(values));
+      }
+}
+
+/// The reference takes damaged offsets in order as well: where sequences overlap, the last one's result stays.
+TEST(RecurrentAttentionCpu, damaged_offsets_are_held_to_the_tokens_and_overlaps_taken_in_order) {
+  Drawn drawn({.tokens = 50, .gates = kGk, .packed = true}, 5);
+  drawn.in.d_final_state = {};
+  const Array offsets = i32({-4, 30, 10, 45, 99});
+  drawn.in.cu_seqlens = offsets;
+  const Array status = i32({0});
+  const auto plan = ejk::plan<RecurrentAttention>(drawn.in, drawn.params, {.kernel = "cpu"});
+  const auto to = plan.allocate_outputs();
+  const Array workspace(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())});
+  plan.run(drawn.in, {.out = to.out, .final_state = to.final_state},
+           {.workspace = {workspace.as<std::byte>(), plan.workspace_bytes()}, .status = status.as<uint32_t>()});
+  EXPECT_EQ(get(status, 0), status::kOffsets);
+  expect_close(all_of(to), all_of(recurrent_attention(drawn.in, drawn.params, by("reference"))), 2e-6, "forward");
+  const auto actual = execute<Backward>(drawn.in, drawn.params, by("cpu")),
+             expected = execute<Backward>(drawn.in, drawn.params, by("reference"));
+  expect_close({actual.query, actual.initial_state}, {expected.query, expected.initial_state}, 4e-6, "backward");
+}
+
+TEST(RecurrentAttentionCpu, a_gate_that_forgets_everything_has_the_gradient_zero) {
+  for (const double gate : {-1e4, -std::numeric_limits<double>::infinity()})
+    for (const int gates : {kG | kGamma, kGk | kGv}) {
+      Drawn drawn({.tokens = 37, .gates = gates}, 6);
+      for (const Tensor& t : {drawn.in.g, drawn.in.g_gamma, drawn.in.gk, drawn.in.gv})
+        for (int64_t n = 0; n < t.num_elements(); ++n) set(t, n, gate);
+      const auto gradients = execute<Backward>(drawn.in, drawn.params, by("cpu"));
+      for (const Array& a : {gradients.g, gradients.g_gamma, gradients.gk, gradients.gv, gradients.initial_state})
+        for (int64_t n = 0; n < a.num_elements(); ++n) ASSERT_EQ(get(a, n), 0);
+    }
+}
+
+TEST(RecurrentAttentionCpu, the_gradient_of_a_long_sequence_takes_little_memory) {
+  // Tensors without data: plans do not look at it.
+  const auto tensor = [](const Shape& shape) { return Tensor(nullptr, DType::bf16, shape); };
+  const Shape rows = {1, 65536, 8, 64};
+  const Call<Backward> call{
+      .inputs = {{.query = tensor(rows), .key = tensor(rows), .value = tensor(rows), .g = tensor({1, 65536, 8})},
+                 tensor(rows),
+                 {}},
+      .params = {},
+      .outputs = {.query = tensor(rows), .key = tensor(rows), .value = tensor(rows), .g = tensor({1, 65536, 8})}};
+  const DeviceProperties device{.num_units = 2};
+  const cpu::ScopedNumThreads two(2);
+  const auto workspace =
+      static_cast<double>(recurrence::backward_cpu_workspace(call, recurrence::cpu_heuristic(call, device), device));
+  EXPECT_LT(workspace, 0.05 * (bytes_of(to_array(call.inputs)) + bytes_of(to_array(call.outputs))));
+}
+
+TEST(RecurrentAttentionCpu, run_does_not_allocate) {
+  const Drawn drawn({.tokens = 70, .gates = kG | kGk | kGv, .packed = true}, 7);
+  const auto plan = ejk::plan<RecurrentAttention>(drawn.in, drawn.params, {.kernel = "cpu"});
+  const auto d_plan = ejk::plan<Backward>(drawn.in, drawn.params, {.kernel = "cpu"});
+  const auto to = plan.allocate_outputs();
+  const auto d_to = d_plan.allocate_outputs();
+  const size_t bytes = std::max(plan.workspace_bytes(), d_plan.workspace_bytes());
+  const Array workspace(DType::u8, {static_cast<int64_t>(bytes)});
+  const RunOptions run = {.workspace = {workspace.as<std::byte>(), bytes}};
+  const auto both = [&] {
+    plan.run(drawn.in, {.out = to.out, .final_state = to.final_state}, run);
+    d_plan.run(drawn.in,
+               {.query = d_to.query,
+                .key = d_to.key,
+                .value = d_to.value,
+                .g = d_to.g,
+                .gk = d_to.gk,
+                .gv = d_to.gv,
+                .initial_state = d_to.initial_state},
+               run);
+  };
+  both();  // the pool's threads start
+  const int64_t before = testing::num_news();
+  both();
+  EXPECT_EQ(testing::num_news(), before);
+}
+
+TEST(RecurrentAttentionCpu, declines_float64_with_its_reason) {
+  const Drawn drawn({.gates = 0, .states = false}, 8, DType::f64);
+  try {
+    recurrent_attention(drawn.in, drawn.params, by("cpu"));
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_NE(std::string(error.what()).find("query dtype must be f32, f16 or bf16, got f64"), std::string::npos);
   }
 }
 

@@ -1,5 +1,5 @@
-// What chunk.h says, in vectors. Decays come as rows: [token][key] or [token][value]. Included once per instruction set,
-// after simd-inl.h and gemm-inl.h.
+// What chunk.h says, in vectors. Decays come as rows: [token][key] or [token][value]. Included once per instruction
+// set, after simd-inl.h and gemm-inl.h.
 
 #include <algorithm>
 
@@ -7,6 +7,52 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::cpu::HWY_NAMESPACE {
+
+// ---- rows into columns ----
+
+namespace chunk_detail {
+
+#if !HWY_HAVE_SCALABLE
+/// Stores the 128-bit blocks of v, one below the other.
+template <int kBlock>
+HWY_INLINE void store_blocks(FloatV v, float* to, int64_t stride) {
+  if constexpr (kBlock * 4 < HWY_MAX_LANES_D(FloatTag)) {
+    const hn::CappedTag<float, 4> d4;
+    hn::StoreU(hn::ExtractBlock<kBlock>(v), d4, to + 4 * kBlock * stride);
+    store_blocks<kBlock + 1>(v, to, stride);
+  }
+}
+#endif
+
+}  // namespace chunk_detail
+
+/// to[c][r] = from[r][c]. Rows and columns beyond those are read and written as well, up to whole vectors.
+inline void turn(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to, int64_t to_stride) {
+#if HWY_HAVE_SCALABLE
+  transpose(from, from_stride, rows, columns, to, to_stride);
+#else
+  const FloatTag d;
+  const hn::Repartition<double, FloatTag> pairs;
+  for (int64_t r = 0; r < rows; r += 4)
+    for (int64_t c = 0; c < columns; c += lanes()) {
+      const float* at = from + r * from_stride + c;
+      const FloatV x0 = hn::Load(d, at), x1 = hn::Load(d, at + from_stride), x2 = hn::Load(d, at + 2 * from_stride),
+                   x3 = hn::Load(d, at + 3 * from_stride);
+      // In each block of four columns, four by four.
+      const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, x0, x1));
+      const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, x2, x3));
+      const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, x0, x1));
+      const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, x2, x3));
+      float* column = to + c * to_stride + r;
+      const int64_t next = to_stride;
+      using chunk_detail::store_blocks;
+      store_blocks<0>(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), column, next);
+      store_blocks<0>(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), column + next, next);
+      store_blocks<0>(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), column + 2 * next, next);
+      store_blocks<0>(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), column + 3 * next, next);
+    }
+#endif
+}
 
 // ---- decays between a token and an end of the chunk ----
 
@@ -85,17 +131,18 @@ inline void score_rows(const ChunkRows& x, const ChunkRows& decay, int64_t i, in
 
 }  // namespace chunk_detail
 
-/// scores_ij = Σ_k x_ik Λ(j→i)_k y_jk for j <= i, else 0. `panel` is scratch of y.columns * kChunk floats.
+/// scores_ij = Σ_k x_ik Λ(j→i)_k y_jk for j <= i, else 0. `panel` is scratch of kChunk * padded(y.columns) floats.
 inline void decayed_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRows& decay, float* panel,
                            const ChunkRows& scores) {
   using chunk_detail::kRowsTogether;
-  transpose(y.data, y.stride, kChunk, y.columns, panel, kChunk);
+  turn(y.data, y.stride, kChunk, y.columns, panel, kChunk);
   for (int64_t i = 0; i < kChunk; i += kRowsTogether)
     for (int64_t lane = 0; lane < kChunk; lane += lanes())
       if (lane < i + kRowsTogether)
         chunk_detail::score_rows(x, decay, i, lane, panel, scores);
       else
-        for (int64_t r = 0; r < kRowsTogether; ++r) hn::Store(hn::Zero(FloatTag()), FloatTag(), scores.row(i + r) + lane);
+        for (int64_t r = 0; r < kRowsTogether; ++r)
+          hn::Store(hn::Zero(FloatTag()), FloatTag(), scores.row(i + r) + lane);
 }
 
 /// scores_ij = table_ij Σ_k x_ik y_jk: the same where one number a token decays all of it. Without a table, its numbers
@@ -103,7 +150,7 @@ inline void decayed_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRo
 inline void plain_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRows& table, float* panel,
                          const ChunkRows& scores) {
   const FloatTag d;
-  transpose(y.data, y.stride, kChunk, y.columns, panel, kChunk);
+  turn(y.data, y.stride, kChunk, y.columns, panel, kChunk);
   gemm<Left::kRows, false>(Gemm<float>{.m = kChunk,
                                        .n = kChunk,
                                        .k = x.columns,
@@ -189,8 +236,9 @@ HWY_INLINE void add_token(const float* key, FloatV v0, FloatV v1, FloatV& c0, Fl
 
 /// kNumRows rows of the state times kVectors vectors. Vectors of scalable size cannot stand in arrays: hence the names.
 template <int kNumRows, int kVectors>
-HWY_INLINE void update_block(const float* from, const ChunkState& s, int64_t row, int64_t column, const float* key_decay,
-                             const float* value_decay, const ChunkRows& keys, const ChunkRows& values) {
+HWY_INLINE void update_block(const float* from, const ChunkState& s, int64_t row, int64_t column,
+                             const float* key_decay, const float* value_decay, const ChunkRows& keys,
+                             const ChunkRows& values) {
   const FloatTag d;
   const FloatV one = hn::Set(d, 1.0f);
   const int64_t second = kVectors == 2 ? lanes() : 0;
@@ -268,10 +316,10 @@ inline void read_state(const ChunkState& s, const ChunkRows& x, const ChunkRows&
                                       .c_stride = out.stride});
 }
 
-/// out_i = S x_i, a row of keys for a row of values. `turned` is scratch of kChunk * (s.keys + s.values) floats.
+/// out_i = S x_i, a row of keys for a row of values. `turned` is scratch of ChunkState::turned_size.
 inline void read_state_across(const ChunkState& s, const ChunkRows& x, float* turned, const ChunkRows& out) {
-  float* sums = turned + kChunk * s.values;
-  transpose(x.data, x.stride, kChunk, s.values, turned, kChunk);
+  float* sums = turned + kChunk * s.stride;
+  turn(x.data, x.stride, kChunk, s.values, turned, kChunk);
   gemm<Left::kRows, false>(Gemm<float>{.m = s.keys,
                                        .n = kChunk,
                                        .k = s.values,
@@ -281,7 +329,7 @@ inline void read_state_across(const ChunkState& s, const ChunkRows& x, float* tu
                                        .b_stride = kChunk,
                                        .c = sums,
                                        .c_stride = kChunk});
-  transpose(sums, kChunk, s.keys, kChunk, out.data, out.stride);
+  turn(sums, kChunk, s.keys, kChunk, out.data, out.stride);
   for (int64_t i = 0; i < kChunk; ++i) std::fill(out.row(i) + out.columns, out.row(i) + out.stride, 0.0f);
 }
 

@@ -14,7 +14,8 @@
 // in place of j→C. The gradient of the gate of token t, log a_t, is what passes that token, with
 // M_ij = Σ_v do_iv Λb(j→i)_v v_jv:
 //
-//   Λa(0→C) ∘ Σ_v Λb(0→C)_v S_v E_v  +  Σ_{i≥t} q_i ∘ dq_i(S)  +  Σ_{j<t} k_j ∘ dk_j(E)  +  Σ_{j<t≤i} q_i ∘ Λa(j→i) ∘ k_j M_ij
+//   Λa(0→C) ∘ Σ_v Λb(0→C)_v S_v E_v  +  Σ_{i≥t} q_i ∘ dq_i(S)  +  Σ_{j<t} k_j ∘ dk_j(E)  +  Σ_{j<t≤i} q_i ∘ Λa(j→i) ∘
+//   k_j M_ij
 //
 // where dq(S) and dk(E) are the parts of those gradients that come through the chunk's ends. No term of it is the
 // difference of others: a decay of 0 has the gradient 0.
@@ -54,6 +55,8 @@ struct ChunkState {
   int64_t keys = 0, values = 0, stride = 0;
 
   static int64_t size(int64_t keys, int64_t values) { return keys * padded(values); }
+  /// Floats of scratch in which a chunk's rows of values and of keys stand as columns.
+  static int64_t turned_size(int64_t keys, int64_t values) { return kChunk * (padded(keys) + padded(values)); }
   static ChunkState at(float* data, int64_t keys, int64_t values) {
     return {.data = data, .keys = keys, .values = values, .stride = padded(values)};
   }
