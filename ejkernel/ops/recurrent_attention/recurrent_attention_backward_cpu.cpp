@@ -22,9 +22,10 @@
 #include <hwy/foreach_target.h>
 
 #include "ejkernel/platform/cpu/simd-inl.h"
-// After simd-inl.h, in this order:
-#include "ejkernel/platform/cpu/chunk-inl.h"
+// After simd-inl.h:
 #include "ejkernel/platform/cpu/gemm-inl.h"
+// After that:
+#include "ejkernel/platform/cpu/chunk-inl.h"
 // After those:
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_chunk-inl.h"
 

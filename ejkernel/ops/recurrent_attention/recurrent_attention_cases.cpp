@@ -147,11 +147,10 @@ TokenRuns token_runs(const Tensor& query, const Tensor& cu_seqlens) {
 
 std::string to_string(const RecurrenceCase& c) {
   std::string text = std::string(ejk::name(c.dtype));
-  text += c.packed ? fmt::format(" packed ({})", fmt::join(c.lengths, ","))
-                   : fmt::format(" b={} t={}", c.batch, c.seq_len);
+  text +=
+      c.packed ? fmt::format(" packed ({})", fmt::join(c.lengths, ",")) : fmt::format(" b={} t={}", c.batch, c.seq_len);
   text += fmt::format(" heads={}/{} k={} v={}", c.num_q_heads, c.num_kv_heads, c.key_dim, c.value_dim);
-  static constexpr std::string_view kDecays[] = {"",       " wide",    " resets",  " forget",
-                                                 " zeros", " growing", " switches"};
+  static constexpr std::string_view kDecays[] = {"", " wide", " resets", " forget", " zeros", " growing", " switches"};
   for (const auto& [has, what] : {std::pair{c.g, " g"}, {c.g_gamma, " g_gamma"}, {c.gk, " gk"}, {c.gv, " gv"}})
     if (has) text += what;
   if (c.g || c.g_gamma || c.gk || c.gv) text += kDecays[static_cast<size_t>(c.decays)];

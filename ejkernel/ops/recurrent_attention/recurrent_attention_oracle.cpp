@@ -1,10 +1,10 @@
 // recurrent_attention and its gradient, as the harness sees them: answers from the words of operations §11, not from
 // kernels.
 //
-// S of an element is the square root of the sum of its squared terms, every sum expanded to products of inputs. That sum
-// is the same recurrence on squared numbers (and doubled gates), so one text computes the answer, S, and the float32 runs
-// of the error rule: in two of those sums over rows and columns of the state are taken in another order, and in one the
-// gates are differences of sums over up to 64 tokens, which is what chunked kernels know of them.
+// S of an element is the square root of the sum of its squared terms, every sum expanded to products of inputs. That
+// sum is the same recurrence on squared numbers (and doubled gates), so one text computes the answer, S, and the
+// float32 runs of the error rule: in two of those sums over rows and columns of the state are taken in another order,
+// and in one the gates are differences of sums over up to 64 tokens, which is what chunked kernels know of them.
 //
 // Rows and columns of a state depend on each other nowhere: of a large problem some are judged, over all tokens.
 #include <algorithm>
@@ -87,16 +87,15 @@ class Run {
   Run(const Head& head, const Part& part, Gates gates)
       : h_(head), part_(part), log_row_(head.length * head.key_dim), log_column_(head.length * head.value_dim) {
     for (size_t k = 0; k < h_.key_dim; ++k)
-      sum_gates(gates, log_row_, k, h_.key_dim, [&](size_t i) {
-        return Real(h_.g[i]) + Real(h_.gamma) + Real(h_.gk[i * h_.key_dim + k]);
-      });
+      sum_gates(gates, log_row_, k, h_.key_dim,
+                [&](size_t i) { return Real(h_.g[i]) + Real(h_.gamma) + Real(h_.gk[i * h_.key_dim + k]); });
     for (size_t v = 0; v < h_.value_dim; ++v)
       sum_gates(gates, log_column_, v, h_.value_dim, [&](size_t i) { return Real(h_.gv[i * h_.value_dim + v]); });
     state = to_real(h_.initial);
   }
 
-  std::vector<Real> state;                               ///< [key_dim, value_dim], after the last token
-  std::vector<Real> out;                                 ///< [length, value_dim]
+  std::vector<Real> state;                                ///< [key_dim, value_dim], after the last token
+  std::vector<Real> out;                                  ///< [length, value_dim]
   std::vector<Real> query, key, value, g, gk, gv, first;  ///< gradients; first: of the initial state
 
   void forward() {
@@ -282,7 +281,8 @@ void run_all(const Head& head, const Part& part, DType dtype, uint64_t seed, Com
   Random random(seed ^ 0x4F524452u);
   random.shuffle(shuffled.keys), random.shuffle(shuffled.values);
   if (dtype == DType::f64) {
-    one(2, head, part, Gates::direct, double{}), one(3, head, reversed, Gates::direct, double{}), one(4, head, shuffled, Gates::direct, double{});
+    one(2, head, part, Gates::direct, double{}), one(3, head, reversed, Gates::direct, double{}),
+        one(4, head, shuffled, Gates::direct, double{});
   } else {
     one(2, head, part, Gates::direct, float{}), one(3, head, reversed, Gates::from_sums, float{});
     one(4, head, shuffled, Gates::direct, float{});
@@ -443,9 +443,10 @@ Answer recurrence_backward_answer(const RecurrentAttentionBackward::Inputs& in,
   const bool complete = share == 1;
   Answer answer = {.status = words.runs.status, .complete = complete && !words.runs.overlapping};
   const auto expected = [&](Collector& c, const Tensor& t) { return c.expected(t, t.dtype, in.query.dtype, complete); };
-  answer.outputs = {expected(to.query, in.query), expected(to.key, in.key),     expected(to.value, in.value),
-                    expected(to.g, in.g),         expected(to.g_gamma, in.g_gamma), expected(to.gk, in.gk),
-                    expected(to.gv, in.gv),       expected(to.initial_state, in.initial_state)};
+  answer.outputs = {expected(to.query, in.query),     expected(to.key, in.key),
+                    expected(to.value, in.value),     expected(to.g, in.g),
+                    expected(to.g_gamma, in.g_gamma), expected(to.gk, in.gk),
+                    expected(to.gv, in.gv),           expected(to.initial_state, in.initial_state)};
   constexpr size_t kG = 3, kGamma = 4;  // sums over all of a state
   if (!complete) answer.outputs[kG] = answer.outputs[kGamma] = {};
   if (words.runs.overlapping) answer.outputs.assign(answer.outputs.size(), {});

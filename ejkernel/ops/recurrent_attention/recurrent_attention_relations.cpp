@@ -134,8 +134,7 @@ std::string packed_sequences_alone(uint64_t seed, Size size, const KernelRunner&
 /// Along axis 1.
 Array flipped(const Tensor& t) {
   Tensor view = t;
-  if (t.num_elements() > 0)
-    view.data = t.as<std::byte>() + (t.shape[1] - 1) * t.strides[1] * bits(t.dtype) / 8;
+  if (t.num_elements() > 0) view.data = t.as<std::byte>() + (t.shape[1] - 1) * t.strides[1] * bits(t.dtype) / 8;
   view.strides[1] = -t.strides[1];
   return contiguous(view);
 }

@@ -14,8 +14,9 @@
 #include <hwy/foreach_target.h>
 
 #include "ejkernel/platform/cpu/simd-inl.h"
-// After simd-inl.h, in this order:
+// After simd-inl.h:
 #include "ejkernel/platform/cpu/gemm-inl.h"
+// After that:
 #include "ejkernel/platform/cpu/chunk-inl.h"
 
 #ifndef EJK_CHUNK_TEST_ONCE
@@ -173,9 +174,8 @@ TEST_P(ChunkAlgebra, a_chunk_is_sixteen_steps) {
       out.insert(out.end(), row.begin(), row.end());
     }
     HWY_DYNAMIC_DISPATCH(pass_forward)(c);
-    for_each_element(c, [&](int64_t k, int64_t v, size_t n) {
-      EXPECT_NEAR(c.state.data[k * c.state.stride + v], state[n], 1e-5);
-    });
+    for_each_element(
+        c, [&](int64_t k, int64_t v, size_t n) { EXPECT_NEAR(c.state.data[k * c.state.stride + v], state[n], 1e-5); });
     for (int64_t t = 0; t < kChunk; ++t)
       for (int64_t v = 0; v < values; ++v)
         EXPECT_NEAR(c.out.row(t)[v], out[static_cast<size_t>(t * values + v)], 1e-4) << t << " " << v;
@@ -192,7 +192,8 @@ TEST_P(ChunkAlgebra, gradients_are_those_of_sixteen_steps) {
     for (int64_t t = 0; t < kChunk; ++t) {
       before.push_back(before.back());
       for_each_element(c, [&](int64_t k, int64_t v, size_t n) {
-        before.back()[n] = decay_at(c, t, k, v) * before.back()[n] + static_cast<double>(c.key.row(t)[k]) * c.value.row(t)[v];
+        before.back()[n] =
+            decay_at(c, t, k, v) * before.back()[n] + static_cast<double>(c.key.row(t)[k]) * c.value.row(t)[v];
       });
     }
     Matrix d_state = matrix_of(c.cotangent);
@@ -220,7 +221,8 @@ TEST_P(ChunkAlgebra, a_decay_of_one_number_needs_a_table_only) {
   std::mt19937 random(3);
   const Chunk c(21, 1);
   draw_chunk(c, random);
-  for (int64_t t = 0; t < kChunk; ++t) std::fill_n(c.key_decay.row(t), 21, t == 5 ? 0 : 1 - 0.05f * static_cast<float>(t));
+  for (int64_t t = 0; t < kChunk; ++t)
+    std::fill_n(c.key_decay.row(t), 21, t == 5 ? 0 : 1 - 0.05f * static_cast<float>(t));
   float by_rows[kChunk * kChunk], by_table[kChunk * kChunk];
   HWY_DYNAMIC_DISPATCH(pass_scalar)(c, by_rows, by_table);
   for (int64_t n = 0; n < kChunk * kChunk; ++n) EXPECT_NEAR(by_rows[n], by_table[n], 2e-5) << n;
