@@ -187,6 +187,34 @@ CASES = (
         ("x",),
     ),
     Case(
+        "recurrent_attention",
+        "recurrent_attention",
+        {
+            "query": normal(0, 2, 6, 4, 8),
+            "key": normal(1, 2, 6, 2, 8),
+            "value": normal(2, 2, 6, 2, 4),
+            "g": -jnp.abs(normal(3, 2, 6, 4)),
+            "g_gamma": -jnp.abs(normal(4, 4)),
+            "gk": -jnp.abs(normal(5, 2, 6, 4, 8)),
+            "gv": -jnp.abs(normal(6, 2, 6, 4, 4)),
+            "initial_state": normal(7, 2, 4, 8, 4),
+        },
+        (*_QKV, "g", "g_gamma", "gk", "gv", "initial_state"),
+    ),
+    Case(
+        "recurrent_attention, packed",
+        "recurrent_attention",
+        {
+            "query": normal(0, 12, 2, 8),
+            "key": normal(1, 12, 2, 8),
+            "value": normal(2, 12, 2, 4),
+            "gk": -jnp.abs(normal(5, 12, 2, 8)),
+            "cu_seqlens": jnp.array([0, 5, 5, 12], jnp.int32),
+        },
+        (*_QKV, "gk"),
+        {"reverse": True},
+    ),
+    Case(
         "grouped_matmul",
         "grouped_matmul",
         {

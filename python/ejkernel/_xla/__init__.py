@@ -6,7 +6,7 @@ An implementation is a function of two dictionaries by declared name, absent inp
     implementation("mean_pooling")({"x": x, "mask": None, "cu_seqlens": None}, {"chunk_size": None})["out"]
 """
 
-from ejkernel._xla import attention, grouped, paged, pooling
+from ejkernel._xla import attention, grouped, paged, pooling, recurrence
 from ejkernel._xla.faults import status as status
 
 _IMPLEMENTATIONS = {
@@ -18,6 +18,8 @@ _IMPLEMENTATIONS = {
     "scaled_dot_product_attention_backward": attention.scaled_dot_product_attention_backward,
     "mean_pooling": pooling.mean_pooling,
     "mean_pooling_backward": pooling.mean_pooling_backward,
+    "recurrent_attention": recurrence.recurrent_attention,
+    "recurrent_attention_backward": recurrence.recurrent_attention_backward,
     "page_attention": paged.page_attention,
     "page_append": paged.page_append,
     "ragged_decode_attention": paged.ragged_decode_attention,

@@ -48,11 +48,12 @@ def _of_sequences(inputs: dict, params: dict):
             if inputs.get(name) is not None:
                 yield LENGTH, jnp.any(_outside(inputs[name], capacity))
     if inputs.get("cu_seqlens") is not None:
-        yield OFFSETS, jnp.any(_falls(inputs["cu_seqlens"], _num_pooled(inputs, params)))
+        yield OFFSETS, jnp.any(_falls(inputs["cu_seqlens"], _num_packed(inputs, params)))
 
 
-def _num_pooled(inputs: dict, params: dict) -> int:
-    return inputs["x"].shape[0] if inputs.get("x") is not None else params["num_tokens"]
+def _num_packed(inputs: dict, params: dict) -> int:
+    packed = next((inputs[name] for name in ("x", "query") if inputs.get(name) is not None), None)
+    return params["num_tokens"] if packed is None else packed.shape[0]
 
 
 def _of_groups(inputs: dict):
