@@ -39,6 +39,9 @@ class Filler {
       const double typical = std::log(static_cast<double>(std::max<int64_t>(length_bound(), 1))) + 0.5;
       return fill_from_table(t_, random_, [&] { return typical + 0.1 * random_.normal(); });
     }
+    if (name_ == "g" || name_ == "gk" || name_ == "gv" ||
+        name_ == "g_gamma")  // decays of 0.9 to 1: states stay in range
+      return fill_from_table(t_, random_, [&] { return -0.1 * random_.uniform(); });
     if (is_float(t_.dtype)) {
       const bool scale = name_.ends_with("scale");
       return fill_from_table(t_, random_, [&] { return scale ? 0.5 + random_.uniform() : random_.normal(); });

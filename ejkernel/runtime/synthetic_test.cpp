@@ -21,8 +21,11 @@ class Made {
     for (const auto& [name, spec] : specs) inputs[static_cast<size_t>(find_input(operation_, name))] = spec;
     made_ = make_synthetic_inputs(operation_, inputs, operation_.default_params, 7);
   }
+  const Tensor& tensor(std::string_view name) const {
+    return made_.tensors[static_cast<size_t>(find_input(operation_, name))];
+  }
   std::vector<int64_t> numbers(std::string_view name) const {
-    const Tensor& t = made_.tensors[static_cast<size_t>(find_input(operation_, name))];
+    const Tensor& t = tensor(name);
     std::vector<int64_t> all;
     for (int64_t n = 0; n < t.num_elements(); ++n) all.push_back(static_cast<int64_t>(get(t, n)));
     return all;
@@ -63,6 +66,24 @@ TEST(SyntheticInputs, flat_tables_counts_and_offsets_agree) {
   EXPECT_EQ(offsets.front(), 0);
   EXPECT_EQ(offsets.back(), 10);
   EXPECT_TRUE(std::is_sorted(offsets.begin(), offsets.end()));
+}
+
+TEST(SyntheticInputs, gates_make_states_decay) {
+  const Tensor q = spec(DType::f32, {1, 50, 2, 8});
+  const Made made("recurrent_attention", {{"query", q},
+                                          {"key", q},
+                                          {"value", q},
+                                          {"g", spec(DType::bf16, {1, 50, 2})},
+                                          {"g_gamma", spec(DType::f32, {2})},
+                                          {"gk", q},
+                                          {"gv", q}});
+  for (const char* gate : {"g", "g_gamma", "gk", "gv"}) {
+    const Tensor t = made.tensor(gate);
+    for (int64_t n = 0; n < t.num_elements(); ++n) {
+      ASSERT_LE(get(t, n), 0) << gate;
+      ASSERT_GE(get(t, n), -0.11) << gate;
+    }
+  }
 }
 
 TEST(SyntheticInputs, a_decode_uses_the_whole_cache) {
