@@ -20,6 +20,16 @@ void check_heads(std::string_view op, const Dims& dims) {
     if (dims[dim] < 1) throw_invalid(op, dim, "be at least 1", std::to_string(dims[dim]), "pass a column");
 }
 
+/// Kernels keep several states per sequence and head: their sizes must be far from overflowing.
+void check_states(std::string_view op, const Dims& dims) {
+  constexpr int64_t kMost = int64_t{1} << 38;
+  const Dims::Entry* batch = dims.find("batch");
+  const Shape states = {batch != nullptr ? batch->value : dims["num_seqs"], dims["num_q_heads"], dims["key_dim"],
+                        dims["value_dim"]};
+  if (states.num_elements() > kMost)
+    throw_invalid(op, "the states", "have at most 2^38 elements", to_string(states), "split the batch or the heads");
+}
+
 void check_state_dtype(std::string_view op, const RecurrentAttention::Params& params) {
   if (params.state_dtype && (set_of(*params.state_dtype) & kFloat) == 0)
     throw_invalid(op, "state_dtype", "be f64, f32, f16 or bf16", name(*params.state_dtype),
@@ -37,6 +47,7 @@ Work work_of(const recurrence::Problem& p, double flops, double bytes) {
 
 void RecurrentAttention::check(const Inputs&, const Params& params, Dims& dims) {
   check_heads(kName, dims);
+  check_states(kName, dims);
   check_state_dtype(kName, params);
 }
 
@@ -54,6 +65,7 @@ std::span<const KernelInfo* const> RecurrentAttention::kernels() {
 
 void RecurrentAttentionBackward::check(const Inputs&, const Params& params, Dims& dims) {
   check_heads(kName, dims);
+  check_states(kName, dims);
   check_state_dtype(kName, params);
 }
 

@@ -257,11 +257,19 @@ Places all_places(int64_t count) {
   return all;
 }
 
-/// All of them with a share of 1; else some, at times none.
-Places some_places(int64_t count, double share, Random& random) {
+/// All of them with a share of 1; else some, at times none unless there must be one.
+Places some_places(int64_t count, double share, bool at_least_one, Random& random) {
   Places some = all_places(count);
-  if (share < 1) std::erase_if(some, [&](size_t) { return !random.chance(share); });
+  if (share == 1) return some;
+  std::erase_if(some, [&](size_t) { return !random.chance(share); });
+  if (some.empty() && at_least_one) some.push_back(static_cast<size_t>(random.below(count)));
   return some;
+}
+
+/// The one of (sequence, head) that is judged in any case.
+int64_t sure_one(const TokenRuns& runs, int64_t heads, Random& random) {
+  const int64_t count = static_cast<int64_t>(runs.all.size()) * heads;
+  return count > 0 ? random.below(count) : 0;
 }
 
 /// The answer, S squared, and three float32 runs (of float64 problems: in double, in the same orders). Results go as
@@ -321,10 +329,12 @@ Answer recurrence_answer(const RecurrentAttention::Inputs& in, const RecurrentAt
   const Words words(in, params);
   const double share = share_of(words, budget, 2);
   Random random(seed ^ 0x464F5257u);
+  const int64_t sure = sure_one(words.runs, words.q_heads, random);
   Collector out, final_state;
   for (size_t s = 0; s < words.runs.all.size(); ++s)
     for (int64_t h = 0; h < words.q_heads; ++h) {
-      const Part part = {all_places(words.key_dim), some_places(words.value_dim, share, random)};
+      const bool is_sure = static_cast<int64_t>(s) * words.q_heads + h == sure;
+      const Part part = {all_places(words.key_dim), some_places(words.value_dim, share, is_sure, random)};
       if (part.values.empty()) continue;
       const Head head = words.head(s, h, {}, {});
       FiveRuns outs, states;
@@ -424,17 +434,19 @@ Answer recurrence_backward_answer(const RecurrentAttentionBackward::Inputs& in,
   const Words words(in, params);
   const double share = share_of(words, budget, 8);
   Random random(seed ^ 0x42414357u);
+  const int64_t sure = sure_one(words.runs, words.kv_heads, random);
   Gradients to;
   std::vector<FiveRuns> gammas(static_cast<size_t>(words.q_heads));
   const Places all_keys = all_places(words.key_dim), all_values = all_places(words.value_dim);
   for (size_t s = 0; s < words.runs.all.size(); ++s)
     for (int64_t h = 0; h < words.kv_heads; ++h) {
       const Group group(words, in, s, h, seed);
+      const bool is_sure = static_cast<int64_t>(s) * words.kv_heads + h == sure;
       if (share == 1) {
         group.add({all_keys, all_values}, true, true, to, gammas);
       } else {
-        group.add({some_places(words.key_dim, share / 2, random), all_values}, true, false, to, gammas);
-        group.add({all_keys, some_places(words.value_dim, share / 2, random)}, false, true, to, gammas);
+        group.add({some_places(words.key_dim, share / 2, is_sure, random), all_values}, true, false, to, gammas);
+        group.add({all_keys, some_places(words.value_dim, share / 2, is_sure, random)}, false, true, to, gammas);
       }
     }
   for (size_t h = 0; h < gammas.size() && !words.runs.all.empty(); ++h)

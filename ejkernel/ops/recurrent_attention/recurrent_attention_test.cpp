@@ -213,6 +213,14 @@ TEST_F(RecurrentAttentionCalls, heads_and_columns_are_at_least_one) {
               HasSubstr("key num_kv_heads must be at least 1, got 0"));
 }
 
+TEST_F(RecurrentAttentionCalls, states_fit_into_memory) {
+  const Tensor wide(nullptr, DType::f32, {1, 1, 1, int64_t{1} << 20}), none(nullptr, DType::f32, {1, 0, 1, 1});
+  EXPECT_EQ(refusal_of([&] { plan<RecurrentAttention>({.query = wide, .key = wide, .value = wide}); }),
+            "recurrent_attention: the states must have at most 2^38 elements, got [1, 1, 1048576, 1048576]; split the "
+            "batch or the heads");
+  EXPECT_NO_THROW(plan<RecurrentAttention>({.query = none, .key = none, .value = none}));
+}
+
 TEST_F(RecurrentAttentionCalls, a_states_cotangent_has_the_states_dtype) {
   const Array d_state = counting({1, 3, 1, 1});
   EXPECT_EQ(refusal_of([&] {
