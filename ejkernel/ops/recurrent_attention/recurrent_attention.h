@@ -18,8 +18,8 @@ struct RecurrentAttentionBackward;
 /// For each query head a state h [key_dim, value_dim], and for each token t in order
 ///   h = exp(g_t + g_gamma + gk_t[:, None] + gv_t[None, :]) * h + key_t ⊗ value_t,  out_t = softmax_scale * query_t @
 ///   h.
-/// Gates are logarithms of decays: at most 0, -inf forgets everything. The state is kept in float32 (float64 for
-/// float64 inputs).
+/// Gates are logarithms of decays: -inf forgets everything, and above 0 the state grows. It is kept in float32 (float64
+/// for float64 inputs).
 struct RecurrentAttention {
   static constexpr std::string_view kName = "recurrent_attention";
   static constexpr int kRevision = 1;

@@ -193,7 +193,7 @@ struct Limits {
 Limits limits_of(Size size) {
   if (size == Size::tiny) return {.updates = 400, .length = 7, .dim = 5, .count = 3, .heads = 2};
   if (size == Size::small) return {.updates = 6e4, .length = 200, .dim = 70, .count = 4, .heads = 4};
-  return {.updates = 4e5, .length = 2000, .dim = 200, .count = 12, .heads = 8};
+  return {.updates = 3e5, .length = 2000, .dim = 200, .count = 12, .heads = 8};
 }
 
 void draw_gates(RecurrenceCase& c, Random& random) {

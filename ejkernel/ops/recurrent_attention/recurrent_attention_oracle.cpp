@@ -327,7 +327,7 @@ Tensor shaped(const Shape& shape) { return Tensor(nullptr, DType::f32, shape); }
 Answer recurrence_answer(const RecurrentAttention::Inputs& in, const RecurrentAttention::Params& params, double budget,
                          uint64_t seed) {
   const Words words(in, params);
-  const double share = share_of(words, budget, 2);
+  const double share = share_of(words, budget, 4);
   Random random(seed ^ 0x464F5257u);
   const int64_t sure = sure_one(words.runs, words.q_heads, random);
   Collector out, final_state;
@@ -432,7 +432,7 @@ class Group {
 Answer recurrence_backward_answer(const RecurrentAttentionBackward::Inputs& in,
                                   const RecurrentAttention::Params& params, double budget, uint64_t seed) {
   const Words words(in, params);
-  const double share = share_of(words, budget, 8);
+  const double share = share_of(words, budget, 16);
   Random random(seed ^ 0x42414357u);
   const int64_t sure = sure_one(words.runs, words.kv_heads, random);
   Gradients to;
