@@ -32,6 +32,18 @@ inline void load_rows(const HeadPart& part, const Tensor& t, int64_t head, int64
   std::fill(to.row(count), to.row(kChunk), 0.0f);
 }
 
+/// Asks memory for rows that will be loaded or stored soon. A head's rows lie far apart, where processors do not look
+/// ahead by themselves.
+inline void prefetch_rows(const HeadPart& part, const Tensor& t, int64_t head, int64_t column, int64_t columns,
+                          const ChunkTokens& tokens) {
+  if (!t.present()) return;
+  const TokenRows rows(part, t, head);
+  const int64_t size = bits(t.dtype) / 8;
+  for (int64_t i = 0; i < tokens.count; ++i)
+    for (int64_t at = 0; at < columns * size; at += 64)
+      prefetch(t.data, (rows.offset(tokens.first + i) + column) * size + at);
+}
+
 inline void store_rows(const HeadPart& part, const ChunkRows& from, float factor, int64_t head, int64_t column,
                        const ChunkTokens& tokens, const Tensor& t) {
   if (!t.present()) return;

@@ -113,17 +113,29 @@ class ForwardPart {
     if (has_value_gates()) load_value_decays(part_, tokens, s_.value_decay);
   }
 
+  // Of the next chunk, a tensor at a time between products: so many lines at once would make the processor wait.
+  void prefetch_keys(const Tensor& t, int64_t head) { prefetch_rows(part_, t, head, 0, p_.key_dim, next_); }
+  void prefetch_values(const Tensor& t, int64_t head) {
+    prefetch_rows(part_, t, head, part_.column, part_.columns, next_);
+  }
+
   void store_out(const ChunkTokens& tokens) {
     store_rows(part_, s_.out, static_cast<float>(p_.scale), part_.q_head, part_.column, tokens, to_.out);
   }
 
   void run_chunk(const ChunkTokens& tokens) {
     load(tokens);
+    next_ = {.first = tokens.first + kChunk,
+             .count = std::min(kChunk, part_.sequence.length - tokens.first - kChunk)};  // none: below 1
+    prefetch_keys(p_.in.key, part_.kv_head());
     if (to_.out.present()) {
       read_chunk();
       store_out(tokens);
     }
+    prefetch_values(to_.out, part_.q_head);
+    prefetch_values(p_.in.gv, part_.q_head);
     decay_to_end(s_.key_decay, s_.key, s_.key, s_.whole_key_decay);
+    prefetch_keys(p_.in.query, part_.q_head);
     if (has_value_gates()) decay_to_end(s_.value_decay, s_.value, s_.value, s_.whole_value_decay);
     update_state(state_.data, state_, s_.whole_key_decay, has_value_gates() ? s_.whole_value_decay : nullptr, s_.key,
                  s_.value);
@@ -137,9 +149,11 @@ class ForwardPart {
       if (has_token_gates()) decay_table(s_.key_decay, s_.table);
       plain_scores(s_.query, s_.key, has_token_gates() ? s_.table : ChunkRows(), s_.panel, s_.scores);
     }
+    prefetch_values(p_.in.value, part_.kv_head());
     decay_from_start(s_.key_decay, s_.query, s_.query);
     if (!has_value_gates()) {
       weighted_sums<false>(s_.scores, s_.value, s_.out);
+      prefetch_keys(p_.in.gk, part_.q_head);
       return read_state<true>(state_, s_.query, s_.out);
     }
     decayed_sums(s_.scores, s_.value, s_.value_decay, s_.out);
@@ -179,6 +193,7 @@ class ForwardPart {
   const RecurrentAttention::Outputs& to_;
   ForwardScratch s_;
   const ChunkState state_;
+  ChunkTokens next_ = {};
 };
 
 void forward_part(const HeadPart& part, const RecurrentAttention::Outputs& to, const CpuConfig& config,
