@@ -1366,6 +1366,210 @@ static inline ejk_status ejk_mean_pooling_backward(const ejk_mean_pooling_backwa
   return status;
 }
 
+/* ---- recurrent_attention ---- */
+
+/* Linear attention with a decaying state: scalar, per-head, key-wise and value-wise gates, initial and final
+ * state, packing. Yang et al., Gated Linear Attention Transformers with Hardware-Efficient Training
+ * (arXiv:2312.06635), sections 2 to 4. Gradient: recurrent_attention_backward. */
+typedef struct ejk_recurrent_attention_args {
+  struct {
+    /* required; queries: float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): @query[batch, seq_len,
+     * num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* required; values; value_dim may differ from key_dim: @query[batch, seq_len, num_kv_heads, value_dim] ;
+     * @query[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* may be NULL; log decay of a token: one number for the whole state: float?[batch, seq_len, num_q_heads] ;
+     * float?[num_tokens, num_q_heads] */
+    const DLTensor* g;
+    /* may be NULL; log decay of a head, the same for every token: float?[num_q_heads] */
+    const DLTensor* g_gamma;
+    /* may be NULL; log decay of a token for each row of the state: float?[batch, seq_len, num_q_heads, key_dim]
+     * ; float?[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* gk;
+    /* may be NULL; log decay of a token for each column of the state: float?[batch, seq_len, num_q_heads,
+     * value_dim] ; float?[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* gv;
+    /* may be NULL; the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding
+     * step moves: float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim,
+     * value_dim] */
+    const DLTensor* initial_state;
+    /* may be NULL; packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence: - ;
+     * int32[num_seqs+1] */
+    const DLTensor* cu_seqlens;
+  } inputs;
+  struct {
+    /* what each token reads, after its own update; 0 in rows of no sequence: @query[batch, seq_len, num_q_heads,
+     * value_dim] ; @query[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* out;
+    /* the state after a sequence's last token; an empty sequence's is its initial state: state@query[batch,
+     * num_q_heads, key_dim, value_dim] ; state@query[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* final_state;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of out; absent: 1/sqrt(key_dim); default NULL: none */
+    const double* softmax_scale;
+    /* from the last token to the first; default false */
+    bool reverse;
+    /* dtype of final_state; absent: float32 (float64 for float64 queries); default NULL: none */
+    const char* state_dtype;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_recurrent_attention_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_recurrent_attention_init(ejk_recurrent_attention_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.reverse = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_recurrent_attention(const ejk_recurrent_attention_args* args) {
+  ejk_tensor inputs[9], outputs[2];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("recurrent_attention", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key", args->inputs.key);
+  ejk_ops_add(inputs, &num_inputs, "value", args->inputs.value);
+  ejk_ops_add(inputs, &num_inputs, "g", args->inputs.g);
+  ejk_ops_add(inputs, &num_inputs, "g_gamma", args->inputs.g_gamma);
+  ejk_ops_add(inputs, &num_inputs, "gk", args->inputs.gk);
+  ejk_ops_add(inputs, &num_inputs, "gv", args->inputs.gv);
+  ejk_ops_add(inputs, &num_inputs, "initial_state", args->inputs.initial_state);
+  ejk_ops_add(inputs, &num_inputs, "cu_seqlens", args->inputs.cu_seqlens);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "final_state", args->outputs.final_state);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.reverse != false)
+    status = ejk_params_set_bool(params, "reverse", args->params.reverse);
+  if (status == EJK_OK && args->params.state_dtype != NULL)
+    status = ejk_params_set_str(params, "state_dtype", args->params.state_dtype);
+  if (status == EJK_OK)
+    status = ejk_execute("recurrent_attention", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- recurrent_attention_backward ---- */
+
+/* Gradient of recurrent_attention for query, key, value, every gate and the initial state. Yang et al., Gated
+ * Linear Attention Transformers with Hardware-Efficient Training (arXiv:2312.06635), sections 2 to 4. */
+typedef struct ejk_recurrent_attention_backward_args {
+  struct {
+    /* required; queries: float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): @query[batch, seq_len,
+     * num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* required; values; value_dim may differ from key_dim: @query[batch, seq_len, num_kv_heads, value_dim] ;
+     * @query[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* may be NULL; log decay of a token: one number for the whole state: float?[batch, seq_len, num_q_heads] ;
+     * float?[num_tokens, num_q_heads] */
+    const DLTensor* g;
+    /* may be NULL; log decay of a head, the same for every token: float?[num_q_heads] */
+    const DLTensor* g_gamma;
+    /* may be NULL; log decay of a token for each row of the state: float?[batch, seq_len, num_q_heads, key_dim]
+     * ; float?[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* gk;
+    /* may be NULL; log decay of a token for each column of the state: float?[batch, seq_len, num_q_heads,
+     * value_dim] ; float?[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* gv;
+    /* may be NULL; the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding
+     * step moves: float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim,
+     * value_dim] */
+    const DLTensor* initial_state;
+    /* may be NULL; packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence: - ;
+     * int32[num_seqs+1] */
+    const DLTensor* cu_seqlens;
+    /* may be NULL; cotangent of out; absent: zero: @query?[batch, seq_len, num_q_heads, value_dim] ;
+     * @query?[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* d_out;
+    /* may be NULL; cotangent of final_state; absent: zero: state@query?[batch, num_q_heads, key_dim, value_dim]
+     * ; state@query?[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* d_final_state;
+  } inputs;
+  struct {
+    /* gradient of query: @query[batch, seq_len, num_q_heads, key_dim] ; @query[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* gradient of key, summed over its query heads: @key[batch, seq_len, num_kv_heads, key_dim] ;
+     * @key[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* gradient of value, summed over its query heads: @value[batch, seq_len, num_kv_heads, value_dim] ;
+     * @value[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* gradient of g: @g?[batch, seq_len, num_q_heads] ; @g?[num_tokens, num_q_heads] */
+    const DLTensor* g;
+    /* gradient of g_gamma, summed over the tokens: @g_gamma?[num_q_heads] */
+    const DLTensor* g_gamma;
+    /* gradient of gk: @gk?[batch, seq_len, num_q_heads, key_dim] ; @gk?[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* gk;
+    /* gradient of gv: @gv?[batch, seq_len, num_q_heads, value_dim] ; @gv?[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* gv;
+    /* gradient of initial_state: @initial_state?[batch, num_q_heads, key_dim, value_dim] ;
+     * @initial_state?[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* initial_state;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of out; absent: 1/sqrt(key_dim); default NULL: none */
+    const double* softmax_scale;
+    /* from the last token to the first; default false */
+    bool reverse;
+    /* dtype of final_state; absent: float32 (float64 for float64 queries); default NULL: none */
+    const char* state_dtype;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_recurrent_attention_backward_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_recurrent_attention_backward_init(ejk_recurrent_attention_backward_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.reverse = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_recurrent_attention_backward(const ejk_recurrent_attention_backward_args* args) {
+  ejk_tensor inputs[11], outputs[8];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("recurrent_attention_backward", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key", args->inputs.key);
+  ejk_ops_add(inputs, &num_inputs, "value", args->inputs.value);
+  ejk_ops_add(inputs, &num_inputs, "g", args->inputs.g);
+  ejk_ops_add(inputs, &num_inputs, "g_gamma", args->inputs.g_gamma);
+  ejk_ops_add(inputs, &num_inputs, "gk", args->inputs.gk);
+  ejk_ops_add(inputs, &num_inputs, "gv", args->inputs.gv);
+  ejk_ops_add(inputs, &num_inputs, "initial_state", args->inputs.initial_state);
+  ejk_ops_add(inputs, &num_inputs, "cu_seqlens", args->inputs.cu_seqlens);
+  ejk_ops_add(inputs, &num_inputs, "d_out", args->inputs.d_out);
+  ejk_ops_add(inputs, &num_inputs, "d_final_state", args->inputs.d_final_state);
+  ejk_ops_add(outputs, &num_outputs, "query", args->outputs.query);
+  ejk_ops_add(outputs, &num_outputs, "key", args->outputs.key);
+  ejk_ops_add(outputs, &num_outputs, "value", args->outputs.value);
+  ejk_ops_add(outputs, &num_outputs, "g", args->outputs.g);
+  ejk_ops_add(outputs, &num_outputs, "g_gamma", args->outputs.g_gamma);
+  ejk_ops_add(outputs, &num_outputs, "gk", args->outputs.gk);
+  ejk_ops_add(outputs, &num_outputs, "gv", args->outputs.gv);
+  ejk_ops_add(outputs, &num_outputs, "initial_state", args->outputs.initial_state);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.reverse != false)
+    status = ejk_params_set_bool(params, "reverse", args->params.reverse);
+  if (status == EJK_OK && args->params.state_dtype != NULL)
+    status = ejk_params_set_str(params, "state_dtype", args->params.state_dtype);
+  if (status == EJK_OK)
+    status = ejk_execute("recurrent_attention_backward", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
 /* ---- grouped_matmul ---- */
 
 /* Products of groups of rows with a matrix per group: ragged, batched, block-sparse, 8-bit. Gale et al.,

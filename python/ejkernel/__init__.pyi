@@ -86,6 +86,20 @@ class MeanPoolingResult(NamedTuple, Generic[Array]):
     out: Annotated[Array, "@x[batch, dim] ; @x[num_seqs, dim] ; @x[batch, total_chunks, num_heads, dim] ; @x[total_chunks, num_heads, dim]"]
     chunk_offsets: Annotated[Array, "- ; - ; - ; int32[num_seqs+1]"] | None
 
+class RecurrentAttentionResult(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@query[batch, seq_len, num_q_heads, value_dim] ; @query[num_tokens, num_q_heads, value_dim]"]
+    final_state: Annotated[Array, "state@query[batch, num_q_heads, key_dim, value_dim] ; state@query[num_seqs, num_q_heads, key_dim, value_dim]"]
+
+class RecurrentAttentionBackwardResult(NamedTuple, Generic[Array]):
+    query: Annotated[Array, "@query[batch, seq_len, num_q_heads, key_dim] ; @query[num_tokens, num_q_heads, key_dim]"]
+    key: Annotated[Array, "@key[batch, seq_len, num_kv_heads, key_dim] ; @key[num_tokens, num_kv_heads, key_dim]"]
+    value: Annotated[Array, "@value[batch, seq_len, num_kv_heads, value_dim] ; @value[num_tokens, num_kv_heads, value_dim]"]
+    g: Annotated[Array, "@g?[batch, seq_len, num_q_heads] ; @g?[num_tokens, num_q_heads]"] | None
+    g_gamma: Annotated[Array, "@g_gamma?[num_q_heads]"] | None
+    gk: Annotated[Array, "@gk?[batch, seq_len, num_q_heads, key_dim] ; @gk?[num_tokens, num_q_heads, key_dim]"] | None
+    gv: Annotated[Array, "@gv?[batch, seq_len, num_q_heads, value_dim] ; @gv?[num_tokens, num_q_heads, value_dim]"] | None
+    initial_state: Annotated[Array, "@initial_state?[batch, num_q_heads, key_dim, value_dim] ; @initial_state?[num_seqs, num_q_heads, key_dim, value_dim]"] | None
+
 class GroupedMatmulBackwardResult(NamedTuple, Generic[Array]):
     lhs: Annotated[Array, "@lhs[m, k] ; @lhs[m, k] ; @lhs[batch, num_groups, m, k] ; @lhs[batch, num_groups, m, k]"]
     rhs: Annotated[Array, "@rhs[num_groups, k, n] ; @rhs[num_groups, n, k] ; @rhs[batch, num_groups, k, n] ; @rhs[batch, num_groups, n, k]"]
@@ -473,6 +487,60 @@ def mean_pooling_backward(
     """Gradient of mean_pooling for x."""
 @overload
 def mean_pooling_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def recurrent_attention(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    g: Annotated[Array, "float?[batch, seq_len, num_q_heads] ; float?[num_tokens, num_q_heads]"] | None = None,
+    g_gamma: Annotated[Array, "float?[num_q_heads]"] | None = None,
+    gk: Annotated[Array, "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]"] | None = None,
+    gv: Annotated[Array, "float?[batch, seq_len, num_q_heads, value_dim] ; float?[num_tokens, num_q_heads, value_dim]"] | None = None,
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RecurrentAttentionResult[Array]:
+    """Linear attention with a decaying state: scalar, per-head, key-wise and value-wise gates, initial and final state, packing."""
+@overload
+def recurrent_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def recurrent_attention_backward(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    g: Annotated[Array, "float?[batch, seq_len, num_q_heads] ; float?[num_tokens, num_q_heads]"] | None = None,
+    g_gamma: Annotated[Array, "float?[num_q_heads]"] | None = None,
+    gk: Annotated[Array, "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]"] | None = None,
+    gv: Annotated[Array, "float?[batch, seq_len, num_q_heads, value_dim] ; float?[num_tokens, num_q_heads, value_dim]"] | None = None,
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    d_out: Annotated[Array, "@query?[batch, seq_len, num_q_heads, value_dim] ; @query?[num_tokens, num_q_heads, value_dim]"] | None = None,
+    d_final_state: Annotated[Array, "state@query?[batch, num_q_heads, key_dim, value_dim] ; state@query?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RecurrentAttentionBackwardResult[Array]:
+    """Gradient of recurrent_attention for query, key, value, every gate and the initial state."""
+@overload
+def recurrent_attention_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
 @overload
 def grouped_matmul(

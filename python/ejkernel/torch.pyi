@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, overload
 
 from torch import Tensor as Array
 
-from ejkernel import AttentionResult, FlashAttentionResult, MeanPoolingResult, ScaledDotProductAttentionResult
+from ejkernel import AttentionResult, FlashAttentionResult, MeanPoolingResult, RecurrentAttentionResult, ScaledDotProductAttentionResult
 
 @overload
 def flash_attention(
@@ -124,6 +124,32 @@ def mean_pooling(
     """Mean over each sequence's rows, or over each chunk of them: masked, packed, per chunk."""
 @overload
 def mean_pooling(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def recurrent_attention(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    g: Annotated[Array, "float?[batch, seq_len, num_q_heads] ; float?[num_tokens, num_q_heads]"] | None = None,
+    g_gamma: Annotated[Array, "float?[num_q_heads]"] | None = None,
+    gk: Annotated[Array, "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]"] | None = None,
+    gv: Annotated[Array, "float?[batch, seq_len, num_q_heads, value_dim] ; float?[num_tokens, num_q_heads, value_dim]"] | None = None,
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RecurrentAttentionResult[Array]:
+    """Linear attention with a decaying state: scalar, per-head, key-wise and value-wise gates, initial and final state, packing."""
+@overload
+def recurrent_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
 @overload
 def grouped_matmul(

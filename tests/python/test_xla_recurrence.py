@@ -42,7 +42,9 @@ def check_both_ways(rng, inputs: dict, params: dict, tolerance: float = 1e-12):
     given = {
         **inputs,
         "d_out": maybe(rng, lambda: normal(rng, results["out"].shape, results["out"].dtype), 0.8),
-        "d_final_state": maybe(rng, lambda: normal(rng, results["final_state"].shape, results["final_state"].dtype), 0.6),
+        "d_final_state": maybe(
+            rng, lambda: normal(rng, results["final_state"].shape, results["final_state"].dtype), 0.6
+        ),
     }
     given, params = full_call("recurrent_attention_backward", given, params)
     check_each("recurrent_attention_backward", [given], params, tolerance)

@@ -19,7 +19,12 @@ _PER_TOKEN = ("query", "key", "value", "g", "gk", "gv")
 def recurrent_attention(inputs: dict, params: dict) -> dict:
     tokens = {name: inputs[name] for name in _PER_TOKEN}
     out, final_state = _forward(
-        tokens, inputs["g_gamma"], inputs["initial_state"], inputs["cu_seqlens"], _scale(inputs, params), params["reverse"]
+        tokens,
+        inputs["g_gamma"],
+        inputs["initial_state"],
+        inputs["cu_seqlens"],
+        _scale(inputs, params),
+        params["reverse"],
     )
     asked = params["state_dtype"]
     return {"out": out, "final_state": final_state if asked is None else final_state.astype(FLOATS[asked])}
@@ -36,7 +41,9 @@ def recurrent_attention_backward(inputs: dict, params: dict) -> dict:
         _scale(inputs, params),
         params["reverse"],
     )
-    return {name: gradient.astype(inputs[name].dtype) for name, gradient in gradients.items() if inputs[name] is not None}
+    return {
+        name: gradient.astype(inputs[name].dtype) for name, gradient in gradients.items() if inputs[name] is not None
+    }
 
 
 def _scale(inputs: dict, params: dict) -> float:
