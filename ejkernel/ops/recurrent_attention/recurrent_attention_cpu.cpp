@@ -7,6 +7,8 @@
 //             one without a stop in between, at the speed of memory
 //
 // The state is float32 whatever the tensors are.
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 
 #include "ejkernel/ops/recurrent_attention/recurrent_attention.h"
@@ -74,8 +76,13 @@ namespace {
 /// The task of one part.
 class ForwardPart {
  public:
-  ForwardPart(const HeadPart& part, const RecurrentAttention::Outputs& to, ForwardScratch scratch)
-      : part_(part), p_(part.p), to_(to), s_(scratch), state_(ChunkState::at(s_.state, p_.key_dim, part.columns)) {
+  ForwardPart(const HeadPart& part, const RecurrentAttention::Outputs& to, ForwardScratch scratch, bool streams)
+      : part_(part),
+        p_(part.p),
+        to_(to),
+        s_(scratch),
+        state_(ChunkState::at(s_.state, p_.key_dim, part.columns)),
+        streams_(streams) {
     for (ChunkRows* rows : {&s_.value, &s_.out, &s_.value_decay, &s_.from_state})
       rows->columns = part.columns, rows->stride = padded(part.columns);
   }
@@ -181,11 +188,21 @@ class ForwardPart {
     const ChunkTokens tokens{.first = 0, .count = 1};
     load(tokens);
     const States from_states = p_.states_of(from), to_states = p_.states_of(to);
-    step_state(token(0), part_.columns,
-               from.as<const T>() + from_states.offset(part_.index, part_.q_head) + part_.column, from_states.key,
-               to.as<T>() + to_states.offset(part_.index, part_.q_head) + part_.column, to_states.key);
+    const T* before = from.as<const T>() + from_states.offset(part_.index, part_.q_head) + part_.column;
+    T* after = to.as<T>() + to_states.offset(part_.index, part_.q_head) + part_.column;
+    if (streams_ && is_aligned(after) && to_states.key % lanes() == 0) {
+      step_state(token(0), part_.columns, reinterpret_cast<const Streamed<T>*>(before), from_states.key,
+                 reinterpret_cast<Streamed<T>*>(after), to_states.key);
+      hwy::FlushStream();  // whoever waits for this task shall see them
+    } else {
+      step_state(token(0), part_.columns, before, from_states.key, after, to_states.key);
+    }
     store_out(tokens);
     return true;
+  }
+  template <class T>
+  static bool is_aligned(const T* to) {
+    return reinterpret_cast<uintptr_t>(to) % (static_cast<size_t>(lanes()) * sizeof(T)) == 0;
   }
 
   const HeadPart part_;
@@ -193,13 +210,14 @@ class ForwardPart {
   const RecurrentAttention::Outputs& to_;
   ForwardScratch s_;
   const ChunkState state_;
+  const bool streams_;  ///< states are larger than the caches
   ChunkTokens next_ = {};
 };
 
-void forward_part(const HeadPart& part, const RecurrentAttention::Outputs& to, const CpuConfig& config,
+void forward_part(const HeadPart& part, const RecurrentAttention::Outputs& to, const CpuConfig& config, bool streams,
                   std::byte* memory) {
   cpu::Carver carver(memory);
-  ForwardPart task(part, to, ForwardScratch::carve(part.p, config.block_v, carver));
+  ForwardPart task(part, to, ForwardScratch::carve(part.p, config.block_v, carver), streams);
   config.chunk == 1 || part.sequence.length <= kMostSteps ? task.run_steps() : task.run_chunks();
 }
 
@@ -212,6 +230,9 @@ namespace ejk::recurrence {
 namespace {
 
 HWY_EXPORT(forward_part);
+
+/// States that a last-level cache of today does not hold twice.
+constexpr double kStreamedBytes = 16e6;
 
 int64_t num_tasks(const Problem& p, const CpuConfig& config) {
   return p.num_sequences * p.num_q_heads * cpu::ceil_div(p.value_dim, config.block_v);
@@ -232,6 +253,7 @@ void forward_cpu(const Call<RecurrentAttention>& call, const CpuConfig& config, 
   clear_gaps(p, overlapping, call.outputs.out);
   const size_t scratch = ForwardScratch::bytes(p, config.block_v);
   const int64_t blocks = cpu::ceil_div(p.value_dim, config.block_v);
+  const bool streams = bytes_of({&call.outputs.final_state, 1}) > kStreamedBytes;
   cpu::parallel_for(
       num_tasks(p, config),
       [&](int64_t task, int worker) {
@@ -243,7 +265,7 @@ void forward_cpu(const Call<RecurrentAttention>& call, const CpuConfig& config, 
                             .column = column,
                             .columns = std::min<int64_t>(config.block_v, p.value_dim - column)};
         HWY_DYNAMIC_DISPATCH(forward_part)
-        (part, call.outputs, config, context.workspace.data() + static_cast<size_t>(worker) * scratch);
+        (part, call.outputs, config, streams, context.workspace.data() + static_cast<size_t>(worker) * scratch);
       },
       overlapping ? 1 : static_cast<int>(context.workspace.size() / scratch));
 }

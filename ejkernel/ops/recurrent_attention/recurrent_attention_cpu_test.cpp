@@ -208,6 +208,34 @@ TEST(RecurrentAttentionCpu, a_single_token_goes_from_state_to_state_in_any_dtype
       }
 }
 
+/// Large states go past the caches; each of them alone does not.
+TEST(RecurrentAttentionCpu, many_states_step_as_each_alone) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const int64_t batch = 80, side = dtype == DType::f32 ? 256 : 384;
+    Drawn drawn(
+        {.batch = batch, .tokens = 1, .q_heads = 1, .keys = side, .values = side, .gates = kGk, .states = false}, 9);
+    const Array state = Array::zeros(dtype, {batch, 1, side, side});
+    for (int64_t n = 0; n < state.num_elements(); n += 7) set(state, n, static_cast<double>(n % 19) - 9);
+    drawn.in.initial_state = state;
+    drawn.params.state_dtype = dtype;
+    const auto all = recurrent_attention(drawn.in, drawn.params, by("cpu"));
+    ASSERT_GT(num_bytes(dtype, all.final_state.shape()), 16'000'000);
+    const auto entry = [](const Tensor& t, int64_t b) {
+      Tensor one = t;
+      one.shape[0] = 1;
+      one.data = t.as<std::byte>() + b * t.strides[0] * bits(t.dtype) / 8;
+      return one;
+    };
+    for (const int64_t b : {int64_t{0}, batch / 2, batch - 1}) {
+      RecurrentAttention::Inputs one = drawn.in;
+      for (Tensor* t : {&one.query, &one.key, &one.value, &one.gk, &one.initial_state}) *t = entry(*t, b);
+      const auto alone = recurrent_attention(one, drawn.params, by("cpu"));
+      EXPECT_TRUE(same_bits(alone.out, contiguous(entry(all.out, b)))) << name(dtype) << " " << b;
+      EXPECT_TRUE(same_bits(alone.final_state, contiguous(entry(all.final_state, b)))) << name(dtype) << " " << b;
+    }
+  }
+}
+
 /// The reference takes damaged offsets in order as well: where sequences overlap, the last one's result stays.
 TEST(RecurrentAttentionCpu, damaged_offsets_are_held_to_the_tokens_and_overlaps_taken_in_order) {
   Drawn drawn({.tokens = 50, .gates = kGk, .packed = true}, 5);

@@ -12,16 +12,47 @@ struct StepToken {
   float* out;
 };
 
+/// A number of a state that goes past the caches, and comes into them early where it is read: of states that are
+/// larger.
+template <class T>
+struct Streamed {
+  T number;
+};
+
 namespace step_detail {
+
+constexpr int64_t kAhead = 4096;  // bytes; by themselves processors do not look beyond a page
+
+template <class T>
+HWY_INLINE FloatV load_state_vector(const T* from) {
+  return load_floats(from);
+}
+template <class T>
+HWY_INLINE FloatV load_state_vector(const Streamed<T>* from) {
+  prefetch(from, kAhead);
+  return load_floats(&from->number);
+}
+
+template <class T>
+HWY_INLINE void store_state_vector(FloatV x, T* to) {
+  store_floats(x, to);
+}
+HWY_INLINE void store_state_vector(FloatV x, Streamed<float>* to) { hn::Stream(x, FloatTag(), &to->number); }
+HWY_INLINE void store_state_vector(FloatV x, Streamed<bf16_t>* to) {
+  const hn::Rebind<uint16_t, WordTag> half;
+  HWY_ALIGN bf16_t rounded[cpu::kMaxLanes];
+  store_floats(x, rounded);
+  hn::Stream(hn::Load(half, reinterpret_cast<const uint16_t*>(rounded)), half, reinterpret_cast<uint16_t*>(to));
+}
 
 template <bool kValueDecay, class From, class To>
 HWY_INLINE void step(const From* from, To* to, FloatV decay, FloatV key, FloatV query, FloatV value, FloatV value_decay,
                      FloatV& out) {
-  FloatV state = hn::Mul(decay, load_floats(from));
+  FloatV state = hn::Mul(decay, load_state_vector(from));
   if constexpr (kValueDecay) state = hn::Mul(state, value_decay);
   state = hn::MulAdd(key, value, state);
   out = hn::MulAdd(query, state, out);
-  store_floats(state, to);
+  store_state_vector(state, to);
 }
 
 /// All keys of kVectors vectors of columns from `column` on. Vectors of scalable size cannot stand in arrays: hence the
