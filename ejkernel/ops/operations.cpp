@@ -22,6 +22,8 @@ std::span<const Operation* const> builtin_operations() {
       &operation<GroupedMatmul>(),
       &operation<GroupedMatmulBackward>(),
       &operation<TransposedGroupedMatmul>(),
+      &operation<Rnn>(),
+      &operation<RnnBackward>(),
   };
   return list;
 }

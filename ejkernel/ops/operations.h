@@ -11,4 +11,5 @@
 #include "ejkernel/ops/ragged_page_attention/ragged_page_attention.h"
 #include "ejkernel/ops/ragged_page_attention_v3/ragged_page_attention_v3.h"
 #include "ejkernel/ops/recurrent_attention/recurrent_attention.h"
+#include "ejkernel/ops/rnn/rnn.h"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention.h"

@@ -14,6 +14,7 @@
 #include "ejkernel/ops/ragged_page_attention/ragged_page_attention_cases.h"
 #include "ejkernel/ops/ragged_page_attention_v3/ragged_page_attention_v3_cases.h"
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_cases.h"
+#include "ejkernel/ops/rnn/rnn_cases.h"
 #include "ejkernel/ops/scaled_dot_product_attention/scaled_dot_product_attention_cases.h"
 
 namespace ejk::testing {
@@ -38,6 +39,8 @@ std::span<const TestOperation* const> test_operations() {
       &grouped_matmul_tests(),
       &grouped_matmul_backward_tests(),
       &transposed_grouped_matmul_tests(),
+      &rnn_tests(),
+      &rnn_backward_tests(),
   };
   return list;
 }
