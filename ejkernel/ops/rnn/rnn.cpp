@@ -48,8 +48,8 @@ double forward_flops(const Rnn::Inputs& in, const Rnn::Params& params) {
   const rnns::Problem p = rnns::make_problem(in, params);
   double columns = 0;
   for (int64_t layer = 0; layer < std::min<int64_t>(p.num_layers, 2); ++layer)
-    columns += static_cast<double>(p.input_of(layer) + p.hidden_size) *
-               static_cast<double>(layer == 0 ? 1 : p.num_layers - 1);
+    columns +=
+        static_cast<double>(p.input_of(layer) + p.hidden_size) * static_cast<double>(layer == 0 ? 1 : p.num_layers - 1);
   return 2 * static_cast<double>(p.batch * p.seq_len) * static_cast<double>(p.num_directions * p.gate_rows()) * columns;
 }
 
@@ -64,7 +64,7 @@ Work Rnn::work(const Call<Rnn>& call) {
 
 std::span<const KernelInfo* const> Rnn::kernels() {
   using namespace rnn_kernels;
-  static const KernelInfo* const list[] = {&reference()};
+  static const KernelInfo* const list[] = {&cpu(), &reference()};
   return list;
 }
 
@@ -77,7 +77,7 @@ Work RnnBackward::work(const Call<RnnBackward>& call) {
 
 std::span<const KernelInfo* const> RnnBackward::kernels() {
   using namespace rnn_kernels;
-  static const KernelInfo* const list[] = {&backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
   return list;
 }
 

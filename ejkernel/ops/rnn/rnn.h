@@ -17,9 +17,7 @@ constexpr std::array<std::string_view, 3> enum_names(CellType) { return {"lstm",
 
 /// What a vanilla cell (`rnn`) makes of its sums.
 enum class CellActivation : uint8_t { tanh, relu, sigmoid, identity };
-constexpr std::array<std::string_view, 4> enum_names(CellActivation) {
-  return {"tanh", "relu", "sigmoid", "identity"};
-}
+constexpr std::array<std::string_view, 4> enum_names(CellActivation) { return {"tanh", "relu", "sigmoid", "identity"}; }
 
 /// Gates of hidden_size rows each that the weights of a cell are made of.
 constexpr int64_t num_gates(CellType cell) { return cell == CellType::lstm ? 4 : cell == CellType::gru ? 3 : 1; }
@@ -74,8 +72,7 @@ struct Rnn {
         TensorField{"hidden", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]",
                     "h before the first step, of every layer (outer) and direction, forward first; without the first "
                     "axis where there is one; absent: 0"},
-        TensorField{"cell",
-                    "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
+        TensorField{"cell", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
                     "lstm: c before the first step, likewise"},
         TensorField{"weight_ih", "@input[num_directions, gate_rows, input_size]",
                     "W_ih of the first layer; rows of the gates i f g o (lstm) or r z n (gru), hidden_size each"},
@@ -84,8 +81,9 @@ struct Rnn {
         TensorField{"weight_hh", "@input[num_states, gate_rows, hidden_size]", "W_hh, in the order of the states"},
         TensorField{"bias_ih", "@input?[num_states, gate_rows]", "b_ih, likewise; absent: 0"},
         TensorField{"bias_hh", "@input?[num_states, gate_rows]", "b_hh, likewise; absent: 0"},
-        TensorField{"lengths", "int32?[batch]",
-                    "steps that each sequence has, clamped to [0, seq_len]; absent: all. Steps past them are not read"}};
+        TensorField{
+            "lengths", "int32?[batch]",
+            "steps that each sequence has, clamped to [0, seq_len]; absent: all. Steps past them are not read"}};
   }
 
   static constexpr auto params() {
@@ -137,14 +135,13 @@ struct RnnBackward {
   using Results = Out<Array>;
 
   static constexpr auto inputs() {
-    return concatenate(
-        Rnn::inputs(),
-        std::array{TensorField{"d_out", "@input?[batch, seq_len, layer_size]",
-                               "cotangent of out, not read past a sequence's length; absent: zero"},
-                   TensorField{"d_final_hidden", "@input?[num_states, batch, hidden_size]",
-                               "cotangent of final_hidden; absent: zero"},
-                   TensorField{"d_final_cell", "@input?[num_states, batch, hidden_size] ; -",
-                               "cotangent of final_cell; absent: zero"}});
+    return concatenate(Rnn::inputs(),
+                       std::array{TensorField{"d_out", "@input?[batch, seq_len, layer_size]",
+                                              "cotangent of out, not read past a sequence's length; absent: zero"},
+                                  TensorField{"d_final_hidden", "@input?[num_states, batch, hidden_size]",
+                                              "cotangent of final_hidden; absent: zero"},
+                                  TensorField{"d_final_cell", "@input?[num_states, batch, hidden_size] ; -",
+                                              "cotangent of final_cell; absent: zero"}});
   }
   static constexpr auto params() { return Rnn::params(); }
   static constexpr auto outputs() {

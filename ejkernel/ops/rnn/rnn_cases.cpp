@@ -95,11 +95,10 @@ RnnLengths rnn_lengths_of(const Tensor& lengths, int64_t batch, int64_t seq_len)
 }
 
 std::string to_string(const RnnCase& c) {
-  std::string text = fmt::format("{} {} {}x{} b={} t={} i={} h={}", ejk::name(c.dtype),
-                                 name_in(enum_names(c.cell_type), c.cell_type), c.num_layers, c.bidirectional ? 2 : 1,
-                                 c.batch, c.seq_len, c.input_size, c.hidden_size);
-  if (c.activation != CellActivation::tanh)
-    text += fmt::format(" {}", name_in(enum_names(c.activation), c.activation));
+  std::string text =
+      fmt::format("{} {} {}x{} b={} t={} i={} h={}", ejk::name(c.dtype), name_in(enum_names(c.cell_type), c.cell_type),
+                  c.num_layers, c.bidirectional ? 2 : 1, c.batch, c.seq_len, c.input_size, c.hidden_size);
+  if (c.activation != CellActivation::tanh) text += fmt::format(" {}", name_in(enum_names(c.activation), c.activation));
   if (!c.states) text += " from zero";
   if (!c.bias_ih || !c.bias_hh) text += fmt::format(" biases={}{}", c.bias_ih ? "i" : "", c.bias_hh ? "h" : "");
   if (c.has_lengths) text += fmt::format(" lengths=({})", fmt::join(c.lengths, ","));
@@ -143,8 +142,8 @@ RnnCase random_rnn_case(const RandomRequest& request) {
   if (request.dtype) c.dtype = *request.dtype;
   c.cell_type = random.pick({CellType::lstm, CellType::lstm, CellType::gru, CellType::gru, CellType::rnn});
   if (c.cell_type == CellType::rnn)
-    c.activation = random.pick({CellActivation::tanh, CellActivation::relu, CellActivation::sigmoid,
-                                CellActivation::identity});
+    c.activation =
+        random.pick({CellActivation::tanh, CellActivation::relu, CellActivation::sigmoid, CellActivation::identity});
   c.bidirectional = random.chance(0.4);
   c.num_layers = random.pick<int64_t>({1, 1, 1, 2, 3});
   c.states = random.chance(0.7), c.bias_ih = random.chance(0.8), c.bias_hh = random.chance(0.8);
@@ -158,7 +157,8 @@ RnnCase random_rnn_case(const RandomRequest& request) {
                         (static_cast<double>(c.input_size + c.num_layers * c.hidden_size) + upper);
   const auto steps = static_cast<int64_t>(std::max(1.0, limits.products / a_step));
   c.seq_len = random_length(random, std::min(limits.length, steps));
-  c.batch = random.chance(0.03) ? 0 : random.log_uniform(1, std::max<int64_t>(1, steps / std::max<int64_t>(c.seq_len, 1)));
+  c.batch =
+      random.chance(0.03) ? 0 : random.log_uniform(1, std::max<int64_t>(1, steps / std::max<int64_t>(c.seq_len, 1)));
   c.batch = std::min<int64_t>(c.batch, 60);
   c.has_lengths = request.hostile || random.chance(0.5);
   for (int64_t b = 0; b < c.batch && c.has_lengths; ++b)

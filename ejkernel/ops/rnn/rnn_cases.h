@@ -19,8 +19,8 @@ struct RnnCase {
   bool bidirectional = false;
   int64_t num_layers = 1;
   int64_t batch = 1, seq_len = 1, input_size = 8, hidden_size = 8;
-  bool states = true;       ///< hidden, and an LSTM's cell, are given
-  bool flat_states = false; ///< without the axis of states: one state only
+  bool states = true;        ///< hidden, and an LSTM's cell, are given
+  bool flat_states = false;  ///< without the axis of states: one state only
   bool bias_ih = true, bias_hh = true;
   bool has_lengths = false;
   std::vector<int64_t> lengths = {};  ///< one per sequence

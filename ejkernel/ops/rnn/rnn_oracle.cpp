@@ -104,7 +104,7 @@ struct Sum {
 template <class Real>
 struct Step {
   int64_t b = 0, t = 0;
-  std::vector<Real> x, h, c;            // before it
+  std::vector<Real> x, h, c;              // before it
   std::array<std::vector<Real>, 4> gate;  // i f g o; r z n s_n; h
 };
 
@@ -176,7 +176,8 @@ class Network {
     }
     const int64_t length = n_.lengths.steps[size(b)];
     for (int64_t s = 0; s < length; ++s) {
-      Step<Real> step = {.b = b, .t = state % n_.directions == 0 ? s : length - 1 - s, .x = {}, .h = h, .c = c, .gate = {}};
+      Step<Real> step = {
+          .b = b, .t = state % n_.directions == 0 ? s : length - 1 - s, .x = {}, .h = h, .c = c, .gate = {}};
       const auto x = below.value.begin() + (b * n_.seq_len + step.t) * inputs;
       step.x.assign(x, x + inputs);
       for (auto& gate : step.gate) gate.resize(size(hidden));
@@ -222,10 +223,9 @@ class Network {
     const Real i = gate(0) = sigmoid(x[0].value + s[0].value), f = gate(1) = sigmoid(x[1].value + s[1].value);
     const Real g = gate(2) = std::tanh(x[2].value + s[2].value), o = gate(3) = sigmoid(x[3].value + s[3].value);
     const Real c = f * step.c[j] + i * g, tangent = std::tanh(c);
-    const double c_spread = std::sqrt(square(f * step.c[j]) + square(i * g) +
-                                      square(slope_of_sigmoid(i) * g * spread[0]) +
-                                      square(slope_of_sigmoid(f) * step.c[j] * spread[1]) +
-                                      square(slope_of_tanh(g) * i * spread[2]));
+    const double c_spread =
+        std::sqrt(square(f * step.c[j]) + square(i * g) + square(slope_of_sigmoid(i) * g * spread[0]) +
+                  square(slope_of_sigmoid(f) * step.c[j] * spread[1]) + square(slope_of_tanh(g) * i * spread[2]));
     return {o * tangent, c,
             std::hypot(static_cast<double>(o) * slope_of_tanh(tangent) * c_spread,
                        static_cast<double>(tangent) * slope_of_sigmoid(o) * spread[3]),
@@ -372,7 +372,8 @@ std::vector<std::vector<double>> values_of_run(const Numbers& numbers, int order
   network.forward();
   if (backward) network.backward();
   std::vector<std::vector<double>> values;
-  for (const Field<Real>* field : network.results(backward)) values.emplace_back(field->value.begin(), field->value.end());
+  for (const Field<Real>* field : network.results(backward))
+    values.emplace_back(field->value.begin(), field->value.end());
   return values;
 }
 

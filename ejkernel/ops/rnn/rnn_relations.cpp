@@ -153,10 +153,9 @@ std::string layers_one_by_one(uint64_t seed, Size size, const KernelRunner& run)
       replaced.emplace_back("weight_ih", stack.view("weight_ih_upper"));
     }
     const std::vector<Array> one = run(with(stack, replaced, params));
-    const std::string wrong =
-        first_of({layer == 1 ? compare(all[0], one[0], kClose, 1e-3) : std::string(),
-                  compare_if_present(slice(all[1], 0, layer * directions, directions), one[1]),
-                  compare_if_present(slice(all[2], 0, layer * directions, directions), one[2])});
+    const std::string wrong = first_of({layer == 1 ? compare(all[0], one[0], kClose, 1e-3) : std::string(),
+                                        compare_if_present(slice(all[1], 0, layer * directions, directions), one[1]),
+                                        compare_if_present(slice(all[2], 0, layer * directions, directions), one[2])});
     if (!wrong.empty()) return wrong;
     below = one[0];
   }

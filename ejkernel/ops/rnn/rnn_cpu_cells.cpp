@@ -1,0 +1,458 @@
+// The vectorised pieces of rnn's CPU kernels: a block of units at one step, forward and back.
+//
+// The sums of a block over the states before the step are one small product with packed weights, begun with what the
+// input gave; the cell's functions follow while the sums are in cache. Sums are float32 and run along the depth, so
+// they do not depend on how rows and units are split.
+#include <algorithm>
+#include <limits>
+
+#include "ejkernel/ops/rnn/rnn_cpu_internal.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ejkernel/ops/rnn/rnn_cpu_cells.cpp"
+#include <hwy/foreach_target.h>
+
+#include "ejkernel/platform/cpu/simd-inl.h"
+// After simd-inl.h:
+#include "ejkernel/platform/cpu/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ejk::rnns::HWY_NAMESPACE {
+namespace {
+
+using namespace ejk::cpu;                 // NOLINT
+using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT
+
+HWY_INLINE FloatV constant(float x) { return hn::Set(FloatTag(), x); }
+
+/// The first `count` lanes (all, if it is more), the others 0.
+HWY_INLINE FloatV load_part(const float* from, int64_t count) {
+  const FloatTag d;
+  return count >= lanes() ? hn::LoadU(d, from) : hn::LoadN(d, from, static_cast<size_t>(count));
+}
+HWY_INLINE void store_part(FloatV x, float* to, int64_t count) {
+  const FloatTag d;
+  if (count >= lanes())
+    hn::StoreU(x, d, to);
+  else
+    hn::StoreN(x, d, to, static_cast<size_t>(count));
+}
+
+HWY_INLINE FloatV sigmoid(FloatV x) {
+  const FloatV one = constant(1);
+  return hn::Div(one, hn::Add(one, exp_any(hn::Neg(x))));
+}
+HWY_INLINE FloatV tanh(FloatV x) {
+  FloatV slope;
+  return tanh_any(x, slope);
+}
+/// 1 - y^2 and y (1 - y): slopes of tanh and sigmoid where they have the value y.
+HWY_INLINE FloatV slope_of_tanh(FloatV y) { return hn::NegMulAdd(y, y, constant(1)); }
+HWY_INLINE FloatV slope_of_sigmoid(FloatV y) { return hn::Mul(y, hn::Sub(constant(1), y)); }
+
+HWY_INLINE FloatV activate(CellActivation activation, FloatV x) {
+  switch (activation) {
+    case CellActivation::tanh:
+      return tanh(x);
+    case CellActivation::relu:
+      return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(FloatTag())), x);  // NaN stays
+    case CellActivation::sigmoid:
+      return sigmoid(x);
+    default:
+      return x;
+  }
+}
+/// d times the slope where the activation has the value y.
+HWY_INLINE FloatV times_slope(CellActivation activation, FloatV y, FloatV d) {
+  switch (activation) {
+    case CellActivation::tanh:
+      return hn::Mul(d, slope_of_tanh(y));
+    case CellActivation::relu:
+      return hn::IfThenElse(hn::IsNaN(y), y, hn::IfThenElseZero(hn::Gt(y, hn::Zero(FloatTag())), d));
+    case CellActivation::sigmoid:
+      return hn::Mul(d, slope_of_sigmoid(y));
+    default:
+      return d;
+  }
+}
+
+int64_t strip_columns() { return 2 * lanes(); }
+
+// ---- packing ----
+
+/// Stands for a column of zeros in place of a column's offset, which may be negative where strides are.
+constexpr int64_t kZeros = std::numeric_limits<int64_t>::min();
+
+/// Columns [0, columns) of a factor whose column n has its numbers one after the other from offset_of(n) on: in strips,
+/// [strip][depth][column].
+template <class Offset>
+void pack_columns(const View& from, int64_t depth, int64_t columns, Offset offset_of, float* to) {
+  constexpr int64_t kChunk = 64;
+  HWY_ALIGN float lines[kMaxLanes * 2 * kChunk];
+  for (int64_t n = 0; n < columns; n += strip_columns())
+    for (int64_t k = 0; k < depth; k += kChunk) {
+      const int64_t count = std::min(kChunk, depth - k);
+      for (int64_t i = 0; i < strip_columns(); ++i) {
+        const int64_t offset = offset_of(n + i);
+        if (offset == kZeros)
+          std::fill_n(lines + i * kChunk, count, 0.0f);
+        else
+          load_row(from.data, from.dtype, offset + k, count, lines + i * kChunk);
+      }
+      transpose(lines, kChunk, strip_columns(), count, to + n * depth + k * strip_columns(), strip_columns());
+    }
+}
+
+void pack(const Problem& p, int64_t state, int64_t block, const PackedWeights& to) {
+  const View& w = p.weights.hh;
+  const int64_t first = block * kUnits, units = std::min(kUnits, p.hidden_size - first);
+  const int64_t columns = p.gates() * kUnits;
+  pack_columns(
+      w, to.depth, columns,
+      [&](int64_t n) {
+        const int64_t unit = n % kUnits, row = n / kUnits * p.hidden_size + first + unit;
+        return unit < units ? w.offset(state, row, 0) : kZeros;
+      },
+      to.weights + block * columns * to.depth);
+
+  float* bias = to.bias + block * kMaxGates * kUnits;
+  std::fill_n(bias, kMaxGates * kUnits, 0.0f);
+  const auto add = [&](const View& from, int64_t gate, int64_t slot) {
+    if (!from.present()) return;
+    HWY_ALIGN float numbers[kUnits];
+    load_row(from.data, from.dtype, from.offset(0, state, gate * p.hidden_size + first), units, numbers);
+    for (int64_t i = 0; i < units; ++i) bias[slot * kUnits + i] += numbers[i];
+  };
+  for (int64_t g = 0; g < p.gates(); ++g) {
+    const bool is_n = p.cell_type == CellType::gru && g == 2;
+    add(p.weights.bias_ih, g, is_n ? 3 : g);
+    add(p.weights.bias_hh, g, g);
+  }
+}
+
+void pack_backward(const Problem& p, int64_t state, int64_t block, const PackedWeights& to) {
+  const View& w = p.weights.hh;
+  const int64_t first = block * kUnits, units = std::min(kUnits, p.hidden_size - first);
+  float* of_block = to.weights + block * kUnits * to.depth;
+  HWY_ALIGN float row[kUnits] = {};
+  for (int64_t k = 0; k < to.depth; ++k) {
+    load_row(w.data, w.dtype, w.offset(state, k, first), units, row);
+    for (int64_t n = 0; n < kUnits; n += strip_columns())
+      std::copy_n(row + n, strip_columns(), of_block + n * to.depth + k * strip_columns());
+  }
+}
+
+/// tile[rows][columns] = or += a[rows][depth] times a packed block.
+template <bool kAdd>
+void multiply(const float* a, int64_t a_stride, int64_t rows, const float* packed, int64_t depth, int64_t columns,
+              float* tile) {
+  for (int64_t n = 0; n < columns; n += strip_columns())
+    gemm<Left::kRows, kAdd>(Gemm<float>{.m = rows,
+                                        .n = strip_columns(),
+                                        .k = depth,
+                                        .a = a,
+                                        .a_stride = a_stride,
+                                        .b = packed + n * depth,
+                                        .b_stride = strip_columns(),
+                                        .c = tile + n,
+                                        .c_stride = columns});
+}
+
+// ---- a step ----
+
+/// A block of units in some rows of a step.
+class Tile {
+ public:
+  Tile(const Direction& d, int64_t step, int64_t block, float* memory)
+      : d_(d),
+        p_(*d.p),
+        step_(step),
+        first_(block * kUnits),
+        units_(std::min(kUnits, p_.hidden_size - first_)),
+        columns_(p_.gates() * kUnits),
+        weights_(d.packed.weights + block * columns_ * p_.hidden_size),
+        bias_(d.packed.bias + block * kMaxGates * kUnits),
+        sums_(memory),
+        h_(memory + kRows * kMaxGates * kUnits),
+        c_(h_ + kRows * kUnits) {}
+
+  void run(int64_t row, int64_t rows) const {
+    const float* h = d_.h.at(*d_.schedule, step_) + row * p_.hidden_size;
+    begin(row, rows);
+    multiply<true>(h, p_.hidden_size, rows, weights_, p_.hidden_size, columns_, sums_);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t v = 0; v < units_; v += lanes()) run_cell(row + r, r, v);
+      hand_on(row + r, r);
+    }
+  }
+
+ private:
+  float* gates(int64_t row) const { return d_.gates_at(step_) + row * d_.gate_stride() + first_; }
+
+  /// The sums over the input, and biases. n of a GRU is begun with its bias alone: r scales it.
+  void begin(int64_t row, int64_t rows) const {
+    const int64_t from_input = p_.cell_type == CellType::gru ? 2 : p_.gates();
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t g = 0; g < p_.gates(); ++g) {
+        const float *x = gates(row + r) + g * p_.hidden_size, *bias = bias_ + g * kUnits;
+        float* sums = sums_ + r * columns_ + g * kUnits;
+        for (int64_t v = 0; v < kUnits; v += lanes()) {
+          const FloatV of_input =
+              g < from_input && v < units_ ? load_part(x + v, units_ - v) : hn::Zero(FloatTag());
+          hn::Store(hn::Add(of_input, hn::Load(FloatTag(), bias + v)), FloatTag(), sums + v);
+        }
+      }
+  }
+
+  HWY_INLINE void run_cell(int64_t row, int64_t r, int64_t v) const {
+    const FloatTag d;
+    const int64_t left = units_ - v;
+    float* kept = gates(row) + v;
+    const auto sum = [&](int64_t g) HWY_ATTR { return hn::Load(d, sums_ + r * columns_ + g * kUnits + v); };
+    const auto before = [&](const StateRows& states) HWY_ATTR {
+      return load_part(states.at(*d_.schedule, step_) + row * p_.hidden_size + first_ + v, left);
+    };
+    const auto keep = [&](int64_t g, FloatV x) HWY_ATTR {
+      if (d_.keeps_gates) store_part(x, kept + g * p_.hidden_size, left);
+    };
+    FloatV h;
+    if (p_.cell_type == CellType::lstm) {
+      const FloatV i = sigmoid(sum(0)), f = sigmoid(sum(1)), g = tanh(sum(2)), o = sigmoid(sum(3));
+      const FloatV c = hn::MulAdd(f, before(d_.c), hn::Mul(i, g));
+      h = hn::Mul(o, tanh(c));
+      hn::Store(c, d, c_ + r * kUnits + v);
+      keep(0, i), keep(1, f), keep(2, g), keep(3, o);
+    } else if (p_.cell_type == CellType::gru) {
+      const FloatV reset = sigmoid(sum(0)), z = sigmoid(sum(1)), of_state = sum(2);
+      const FloatV of_input =
+          hn::Add(load_part(kept + 2 * p_.hidden_size, left), hn::Load(d, bias_ + 3 * kUnits + v));
+      const FloatV n = tanh(hn::MulAdd(reset, of_state, of_input));
+      h = hn::MulAdd(z, before(d_.h), hn::NegMulAdd(z, n, n));
+      keep(0, reset), keep(1, z), keep(2, n), keep(3, of_state);
+    } else {
+      h = activate(p_.activation, sum(0));
+      keep(0, h);
+    }
+    hn::Store(h, d, h_ + r * kUnits + v);
+  }
+
+  /// To the next step, to the layer's output, and from a sequence's last step to the final states.
+  void hand_on(int64_t row, int64_t r) const {
+    const Schedule& schedule = *d_.schedule;
+    const int64_t b = schedule.sequence(row), t = schedule.time(d_.direction, row, step_);
+    const float *h = h_ + r * kUnits, *c = c_ + r * kUnits;
+    const auto store = [&](const float* from, const View& view, int64_t i, int64_t j, int64_t k) {
+      if (view.present()) store_row(from, 1, units_, view.data, view.dtype, view.offset(i, j, k));
+    };
+    store(h, d_.out, b, t, d_.direction * p_.hidden_size + first_);
+    if (row < schedule.num_active(step_ + 1)) {
+      std::copy_n(h, units_, d_.h.at(schedule, step_ + 1) + row * p_.hidden_size + first_);
+      if (p_.is_lstm()) std::copy_n(c, units_, d_.c.at(schedule, step_ + 1) + row * p_.hidden_size + first_);
+    } else {
+      store(h, d_.final_hidden, d_.state, b, first_);
+      if (p_.is_lstm()) store(c, d_.final_cell, d_.state, b, first_);
+    }
+  }
+
+  const Direction& d_;
+  const Problem& p_;
+  const int64_t step_, first_, units_, columns_;
+  const float *const weights_, *const bias_;
+  float *const sums_, *const h_, *const c_;
+};
+
+void run(const Direction& d, int64_t step, int64_t block, float* memory) {
+  const Tile tile(d, step, block, memory);
+  const int64_t rows = d.schedule->num_active(step);
+  for (int64_t row = 0; row < rows; row += kRows) tile.run(row, std::min(kRows, rows - row));
+}
+
+// ---- a step back ----
+
+/// A block of units in some rows of a step of the backward. Gates of the step become their gradients in place: of a GRU
+/// those of r and z, then of n as the state's share of it gets it and, in the last slot, as the input's does.
+class BackwardTile {
+ public:
+  BackwardTile(const BackwardDirection& b, int64_t step, int64_t block, float* memory)
+      : b_(b),
+        d_(*b.forward),
+        p_(*d_.p),
+        step_(step),
+        first_(block * kUnits),
+        units_(std::min(kUnits, p_.hidden_size - first_)),
+        weights_(b.packed.weights + block * kUnits * b.packed.depth),
+        d_h_(memory),
+        other_(memory + kRows * kUnits) {}
+
+  void run(int64_t row, int64_t rows) const {
+    const int64_t later = std::clamp<int64_t>(d_.schedule->num_active(step_ + 1) - row, 0, rows);
+    if (later > 0)
+      multiply<false>(d_.gates_at(step_ + 1) + row * d_.gate_stride(), d_.gate_stride(), later, weights_,
+                      b_.packed.depth, kUnits, d_h_);
+    for (int64_t r = 0; r < rows; ++r) {
+      collect(row + r, r, r < later);
+      if (step_ < 0) {
+        finish(row + r, r);
+        continue;
+      }
+      add_output(row + r, r);
+      for (int64_t v = 0; v < units_; v += lanes()) differentiate(row + r, r, v);
+    }
+  }
+
+ private:
+  float* of_row(float* states, int64_t row) const { return states + row * p_.hidden_size + first_; }
+  void load(const View& from, int64_t i, int64_t j, int64_t k, float* to) const {
+    if (from.present())
+      load_row(from.data, from.dtype, from.offset(i, j, k), units_, to);
+    else
+      std::fill_n(to, units_, 0.0f);
+  }
+
+  /// The gradient of h after the step, from the next step or from the final state's cotangent.
+  void collect(int64_t row, int64_t r, bool has_later) const {
+    const int64_t b = d_.schedule->sequence(row);
+    float* d_h = d_h_ + r * kUnits;
+    if (!has_later) {
+      load(b_.d_final_hidden, d_.state, b, first_, d_h);
+      if (b_.d_c != nullptr) load(b_.d_final_cell, d_.state, b, first_, of_row(b_.d_c, row));
+    } else if (b_.d_h_past != nullptr) {
+      const float* past = of_row(b_.d_h_past, row);
+      for (int64_t i = 0; i < units_; ++i) d_h[i] += past[i];
+    }
+  }
+  void finish(int64_t row, int64_t r) const {
+    const int64_t b = d_.schedule->sequence(row);
+    const auto store = [&](const float* from, const View& to) {
+      if (to.present()) store_row(from, 1, units_, to.data, to.dtype, to.offset(d_.state, b, first_));
+    };
+    store(d_h_ + r * kUnits, b_.d_hidden);
+    if (b_.d_c != nullptr) store(of_row(b_.d_c, row), b_.d_cell);
+  }
+  void add_output(int64_t row, int64_t r) const {
+    if (!b_.d_out.present()) return;
+    const Schedule& schedule = *d_.schedule;
+    load(b_.d_out, schedule.sequence(row), schedule.time(d_.direction, row, step_),
+         d_.direction * p_.hidden_size + first_, other_);
+    for (int64_t i = 0; i < units_; ++i) d_h_[r * kUnits + i] += other_[i];
+  }
+
+  HWY_INLINE void differentiate(int64_t row, int64_t r, int64_t v) const {
+    const int64_t left = units_ - v;
+    float* gates = d_.gates_at(step_) + row * d_.gate_stride() + first_ + v;
+    const auto gate = [&](int64_t g) HWY_ATTR { return load_part(gates + g * p_.hidden_size, left); };
+    const auto set = [&](int64_t g, FloatV x) HWY_ATTR { store_part(x, gates + g * p_.hidden_size, left); };
+    const auto before = [&](const StateRows& states) HWY_ATTR {
+      return load_part(states.at(*d_.schedule, step_) + row * p_.hidden_size + first_ + v, left);
+    };
+    const FloatV one = constant(1), d_h = hn::Load(FloatTag(), d_h_ + r * kUnits + v);
+    if (p_.cell_type == CellType::lstm) {
+      const FloatV i = gate(0), f = gate(1), g = gate(2), o = gate(3), c_before = before(d_.c);
+      FloatV slope;
+      const FloatV tangent = tanh_any(hn::MulAdd(f, c_before, hn::Mul(i, g)), slope);
+      float* kept = of_row(b_.d_c, row) + v;
+      const FloatV d_c = hn::MulAdd(hn::Mul(d_h, o), slope, load_part(kept, left));
+      set(0, hn::Mul(hn::Mul(d_c, g), slope_of_sigmoid(i)));
+      set(1, hn::Mul(hn::Mul(d_c, c_before), slope_of_sigmoid(f)));
+      set(2, hn::Mul(hn::Mul(d_c, i), slope_of_tanh(g)));
+      set(3, hn::Mul(hn::Mul(d_h, tangent), slope_of_sigmoid(o)));
+      store_part(hn::Mul(d_c, f), kept, left);
+    } else if (p_.cell_type == CellType::gru) {
+      const FloatV reset = gate(0), z = gate(1), n = gate(2), of_state = gate(3), h = before(d_.h);
+      const FloatV d_n = hn::Mul(hn::Mul(d_h, hn::Sub(one, z)), slope_of_tanh(n));
+      set(0, hn::Mul(hn::Mul(d_n, of_state), slope_of_sigmoid(reset)));
+      set(1, hn::Mul(hn::Mul(d_h, hn::Sub(h, n)), slope_of_sigmoid(z)));
+      set(2, hn::Mul(d_n, reset));
+      set(3, d_n);
+      store_part(hn::Mul(d_h, z), of_row(b_.d_h_past, row) + v, left);
+    } else {
+      set(0, times_slope(p_.activation, gate(0), d_h));
+    }
+  }
+
+  const BackwardDirection& b_;
+  const Direction& d_;
+  const Problem& p_;
+  const int64_t step_, first_, units_;
+  const float* const weights_;
+  float *const d_h_, *const other_;
+};
+
+void run_back(const BackwardDirection& d, int64_t step, int64_t block, float* memory) {
+  const BackwardTile tile(d, step, block, memory);
+  const int64_t rows = step < 0 ? d.forward->p->batch : d.forward->schedule->num_active(step);
+  for (int64_t row = 0; row < rows; row += kRows) tile.run(row, std::min(kRows, rows - row));
+}
+
+// ---- the rest ----
+
+void sum(const float* from, int64_t stride, int64_t rows, int64_t count, const View& to, int64_t offset) {
+  for (int64_t c = 0; c < count; c += kMaxLanes) {
+    HWY_ALIGN float sums[kMaxLanes];
+    const int64_t columns = std::min(kMaxLanes, count - c);
+    for (int64_t v = 0; v < columns; v += lanes()) {
+      FloatV all = hn::Zero(FloatTag());
+      for (int64_t r = 0; r < rows; ++r) all = hn::Add(all, load_part(from + r * stride + c + v, columns - v));
+      hn::Store(all, FloatTag(), sums + v);
+    }
+    store_row(sums, 1, columns, to.data, to.dtype, offset + c);
+  }
+}
+
+void copy(const View& from, int64_t offset, int64_t count, float* to) {
+  load_row(from.data, from.dtype, offset, count, to);
+}
+
+void store_two(const float* a, const float* b, int64_t count, const View& to, int64_t offset) {
+  HWY_ALIGN float sums[kMaxLanes * 8];
+  for (int64_t at = 0; at < count; at += kMaxLanes * 8) {
+    const int64_t part = std::min(kMaxLanes * 8, count - at);
+    for (int64_t i = 0; i < part; ++i) sums[i] = (a == nullptr ? 0 : a[at + i]) + (b == nullptr ? 0 : b[at + i]);
+    store_row(sums, 1, part, to.data, to.dtype, offset + at);
+  }
+}
+
+}  // namespace
+}  // namespace ejk::rnns::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ejk::rnns {
+namespace {
+
+HWY_EXPORT(pack);
+HWY_EXPORT(pack_backward);
+HWY_EXPORT(run);
+HWY_EXPORT(run_back);
+HWY_EXPORT(sum);
+HWY_EXPORT(copy);
+HWY_EXPORT(store_two);
+
+}  // namespace
+
+int64_t tile_floats() { return kRows * (kMaxGates + 2) * kUnits; }
+
+void pack_block(const Problem& p, int64_t state, int64_t block, const PackedWeights& to) {
+  HWY_DYNAMIC_DISPATCH(pack)(p, state, block, to);
+}
+void pack_backward_block(const Problem& p, int64_t state, int64_t block, const PackedWeights& to) {
+  HWY_DYNAMIC_DISPATCH(pack_backward)(p, state, block, to);
+}
+void run_block(const Direction& d, int64_t step, int64_t block, float* tile) {
+  HWY_DYNAMIC_DISPATCH(run)(d, step, block, tile);
+}
+void run_block_back(const BackwardDirection& d, int64_t step, int64_t block, float* tile) {
+  HWY_DYNAMIC_DISPATCH(run_back)(d, step, block, tile);
+}
+void sum_columns(const float* from, int64_t stride, int64_t rows, int64_t count, const View& to, int64_t offset) {
+  HWY_DYNAMIC_DISPATCH(sum)(from, stride, rows, count, to, offset);
+}
+void copy_as_floats(const View& from, int64_t offset, int64_t count, float* to) {
+  HWY_DYNAMIC_DISPATCH(copy)(from, offset, count, to);
+}
+void store_sum(const float* a, const float* b, int64_t count, const View& to, int64_t offset) {
+  HWY_DYNAMIC_DISPATCH(store_two)(a, b, count, to, offset);
+}
+
+}  // namespace ejk::rnns
+#endif
