@@ -23,8 +23,8 @@ void check_dims(std::string_view op, const Rnn::Inputs& in, const Rnn::Params& p
     throw_invalid(op, "activation", "be left at tanh unless cell_type is rnn",
                   name_in(enum_names(params.activation), params.activation), "gates of gru and lstm are fixed");
   const int64_t directions = params.bidirectional ? 2 : 1, hidden_size = dims["hidden_size"];
-  if (params.num_layers > int64_t{1} << 32)
-    throw_invalid(op, "num_layers", "be at most 2^32", std::to_string(params.num_layers), "pass as many as there are");
+  if (params.num_layers > 1024)
+    throw_invalid(op, "num_layers", "be at most 1024", std::to_string(params.num_layers), "pass as many as there are");
   const int64_t gates = num_gates(params.cell_type);
   require_dim(op, dims, "num_directions", directions, "1, or 2 when bidirectional");
   require_dim(op, dims, "num_states", params.num_layers * directions, "num_layers * num_directions");

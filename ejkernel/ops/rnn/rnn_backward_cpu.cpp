@@ -194,7 +194,9 @@ class Backward {
     cpu::parallel_for(p_.batch, [&](int64_t row) {
       const int64_t b = schedule_.sequence(row), length = schedule_.length(row);
       for (int64_t t = 0; t < p_.seq_len; ++t) {
-        const auto of_step = [&](int64_t d, int64_t step) { return d_inputs_[d] + (schedule_.first_row(step) + row) * size; };
+        const auto of_step = [&](int64_t d, int64_t step) {
+          return d_inputs_[d] + (schedule_.first_row(step) + row) * size;
+        };
         const float* forward = t < length ? of_step(0, t) : nullptr;
         const float* backward = t < length && p_.num_directions == 2 ? of_step(1, length - 1 - t) : nullptr;
         store_sum(forward, backward, size, to, to.offset(b, t, 0));

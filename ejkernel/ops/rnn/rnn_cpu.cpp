@@ -26,9 +26,8 @@ Schedule::Schedule(const Problem& p, cpu::Carver& carver)
 void Schedule::fill(const Problem& p, uint32_t* status) {
   for (int64_t b = 0; b < p.batch; ++b) order_[b] = b, p.length(b, status);
   const auto length = [&](int64_t b) { return p.length(b, nullptr); };
-  std::sort(order_, order_ + p.batch, [&](int64_t a, int64_t b) {
-    return length(a) != length(b) ? length(a) > length(b) : a < b;
-  });
+  std::sort(order_, order_ + p.batch,
+            [&](int64_t a, int64_t b) { return length(a) != length(b) ? length(a) > length(b) : a < b; });
   for (int64_t row = 0; row < p.batch; ++row) lengths_[row] = length(order_[row]);
   num_steps_ = p.batch > 0 ? lengths_[0] : 0;
   first_[0] = 0;
@@ -106,7 +105,8 @@ void gather(const View& from, const Direction& d, int64_t first, int64_t past, c
   const int64_t element = bits(to.dtype) / 8, row_bytes = to.size * element;
   cpu::parallel_for(past - first, [&](int64_t n) {
     const int64_t step = first + n;
-    std::byte* row = static_cast<std::byte*>(to.data) + (schedule.first_row(step) - schedule.first_row(first)) * row_bytes;
+    std::byte* row =
+        static_cast<std::byte*>(to.data) + (schedule.first_row(step) - schedule.first_row(first)) * row_bytes;
     for (int64_t r = 0; r < schedule.num_active(step); ++r, row += row_bytes) {
       const int64_t offset = from.offset(schedule.sequence(r), schedule.time(d.direction, r, step), 0);
       if (row_bytes > 0)
@@ -287,7 +287,8 @@ struct RnnCpu {
   }
   static size_t workspace_bytes(const Call<Rnn>& call, const Config& config, const DeviceProperties& device) {
     const Plan plan = RnnCpu::plan(call);
-    return plan.memory + rnns::scratch_bytes(rnns::make_problem(call.inputs, call.params), plan.products, config, device);
+    return plan.memory +
+           rnns::scratch_bytes(rnns::make_problem(call.inputs, call.params), plan.products, config, device);
   }
   static void run(const Call<Rnn>& call, const Config& config, const RunContext& context) {
     const rnns::Problem p = rnns::make_problem(call.inputs, call.params);

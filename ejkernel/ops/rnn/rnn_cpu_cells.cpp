@@ -197,8 +197,7 @@ class Tile {
         const float *x = gates(row + r) + g * p_.hidden_size, *bias = bias_ + g * kUnits;
         float* sums = sums_ + r * columns_ + g * kUnits;
         for (int64_t v = 0; v < kUnits; v += lanes()) {
-          const FloatV of_input =
-              g < from_input && v < units_ ? load_part(x + v, units_ - v) : hn::Zero(FloatTag());
+          const FloatV of_input = g < from_input && v < units_ ? load_part(x + v, units_ - v) : hn::Zero(FloatTag());
           hn::Store(hn::Add(of_input, hn::Load(FloatTag(), bias + v)), FloatTag(), sums + v);
         }
       }
@@ -224,8 +223,7 @@ class Tile {
       keep(0, i), keep(1, f), keep(2, g), keep(3, o);
     } else if (p_.cell_type == CellType::gru) {
       const FloatV reset = sigmoid(sum(0)), z = sigmoid(sum(1)), of_state = sum(2);
-      const FloatV of_input =
-          hn::Add(load_part(kept + 2 * p_.hidden_size, left), hn::Load(d, bias_ + 3 * kUnits + v));
+      const FloatV of_input = hn::Add(load_part(kept + 2 * p_.hidden_size, left), hn::Load(d, bias_ + 3 * kUnits + v));
       const FloatV n = tanh(hn::MulAdd(reset, of_state, of_input));
       h = hn::MulAdd(z, before(d_.h), hn::NegMulAdd(z, n, n));
       keep(0, reset), keep(1, z), keep(2, n), keep(3, of_state);

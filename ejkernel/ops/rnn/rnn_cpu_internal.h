@@ -97,7 +97,7 @@ struct BackwardDirection {
   View d_out = {};            ///< of the layer's output
   View d_final_hidden = {}, d_final_cell = {};
   View d_hidden = {}, d_cell = {};
-  float* d_c = nullptr;      ///< [batch][unit], of an lstm's cell between steps
+  float* d_c = nullptr;       ///< [batch][unit], of an lstm's cell between steps
   float* d_h_past = nullptr;  ///< [batch][unit], what reaches a gru's state past its gates
 };
 
@@ -130,7 +130,7 @@ struct InputRows {
 struct CpuRun {
   const Problem& p;
   const Schedule& schedule;
-  gmm::CpuConfig config;        ///< of the large products
+  gmm::CpuConfig config;         ///< of the large products
   std::span<std::byte> scratch;  ///< of those, or of tiles
 
   /// Multiplies by grouped_matmul's kernel.
