@@ -3,7 +3,9 @@
 
 #include "ejkernel/ops/attention/attention.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/ops/gla_attention/gla_attention.h"
 #include "ejkernel/ops/grouped_matmul/grouped_matmul.h"
+#include "ejkernel/ops/lightning_attention/lightning_attention.h"
 #include "ejkernel/ops/mean_pooling/mean_pooling.h"
 #include "ejkernel/ops/page_append/page_append.h"
 #include "ejkernel/ops/page_attention/page_attention.h"

@@ -6,7 +6,9 @@
 #include "ejkernel/core/validate.h"
 #include "ejkernel/ops/attention/attention_cases.h"
 #include "ejkernel/ops/flash_attention/flash_attention_cases.h"
+#include "ejkernel/ops/gla_attention/gla_attention_cases.h"
 #include "ejkernel/ops/grouped_matmul/grouped_matmul_cases.h"
+#include "ejkernel/ops/lightning_attention/lightning_attention_cases.h"
 #include "ejkernel/ops/mean_pooling/mean_pooling_cases.h"
 #include "ejkernel/ops/page_append/page_append_cases.h"
 #include "ejkernel/ops/page_attention/page_attention_cases.h"
@@ -36,6 +38,10 @@ std::span<const TestOperation* const> test_operations() {
       &mean_pooling_backward_tests(),
       &recurrent_attention_tests(),
       &recurrent_attention_backward_tests(),
+      &gla_attention_tests(),
+      &gla_attention_backward_tests(),
+      &lightning_attention_tests(),
+      &lightning_attention_backward_tests(),
       &grouped_matmul_tests(),
       &grouped_matmul_backward_tests(),
       &transposed_grouped_matmul_tests(),

@@ -46,9 +46,7 @@ Work work_of(const recurrence::Problem& p, double flops, double bytes) {
 }  // namespace
 
 void RecurrentAttention::check(const Inputs&, const Params& params, Dims& dims) {
-  check_heads(kName, dims);
-  check_states(kName, dims);
-  check_state_dtype(kName, params);
+  recurrence::check(kName, params, dims);
 }
 
 /// A multiplication and an addition for the update, and as many for the output.
@@ -64,9 +62,7 @@ std::span<const KernelInfo* const> RecurrentAttention::kernels() {
 }
 
 void RecurrentAttentionBackward::check(const Inputs&, const Params& params, Dims& dims) {
-  check_heads(kName, dims);
-  check_states(kName, dims);
-  check_state_dtype(kName, params);
+  recurrence::check(kName, params, dims);
 }
 
 /// As many for the state once more and for its gradient, and for the gradients of query, key and value.
@@ -82,6 +78,12 @@ std::span<const KernelInfo* const> RecurrentAttentionBackward::kernels() {
 }
 
 namespace recurrence {
+
+void check(std::string_view op, const RecurrentAttention::Params& params, const Dims& dims) {
+  check_heads(op, dims);
+  check_states(op, dims);
+  check_state_dtype(op, params);
+}
 
 Problem make_problem(const RecurrentAttention::Inputs& in, const RecurrentAttention::Params& params) {
   Problem p;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "ejkernel/core/operation.h"
+#include "ejkernel/ops/recurrent_attention/recurrent_attention_fields.h"
 #include "ejkernel/runtime/api.h"
 
 namespace ejk {
@@ -80,13 +81,7 @@ struct RecurrentAttention {
                     "packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence"}};
   }
 
-  static constexpr auto params() {
-    return std::array{
-        param<&Params::softmax_scale>("softmax_scale", Key::none, "factor of out; absent: 1/sqrt(key_dim)", finite()),
-        param<&Params::reverse>("reverse", Key::value, "from the last token to the first"),
-        param<&Params::state_dtype>("state_dtype", Key::value,
-                                    "dtype of final_state; absent: float32 (float64 for float64 queries)")};
-  }
+  static constexpr auto params() { return recurrence_params<Params>(); }
 
   static constexpr auto outputs() {
     return std::array{

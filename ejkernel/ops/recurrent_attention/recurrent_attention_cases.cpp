@@ -7,6 +7,9 @@
 #include <limits>
 #include <numeric>
 
+#include "ejkernel/core/validate.h"
+#include "ejkernel/testing/check.h"
+
 namespace ejk::testing {
 namespace {
 
@@ -180,6 +183,33 @@ Problem make_recurrence_backward_problem(const RecurrenceCase& c) {
       fill(t, [&](int64_t) { return random.between(-2, 2); });
   if (c.poison) Builder::spoil_unowned(problem, "d_out", kNaN);
   return problem;
+}
+
+// ---- the same of operations with some of the inputs ----
+
+Problem narrowed(const Problem& recurrent, const Operation& to, const ParamsBlock& params) {
+  Problem problem = Problem::of(to);
+  for (size_t i = 0; i < to.inputs.size(); ++i)
+    problem.inputs[i] = recurrent.inputs[static_cast<size_t>(find_input(*recurrent.operation, to.inputs[i].name))];
+  problem.params = params;
+  problem.label = recurrent.label, problem.replay = recurrent.replay, problem.seed = recurrent.seed;
+  return problem;
+}
+
+Answer narrowed(Answer recurrent_backward, const Operation& to) {
+  Answer answer = {.status = recurrent_backward.status, .complete = recurrent_backward.complete};
+  for (const TensorField& field : to.outputs) {
+    const int from = find_output(declaration<RecurrentAttentionBackward>(), field.name);
+    answer.outputs.push_back(std::move(recurrent_backward.outputs[static_cast<size_t>(from)]));
+  }
+  return answer;
+}
+
+KernelRunner runner_of_recurrence(const KernelRunner& run) {
+  const Device device = run.kernel().platform == Platform::cuda ? Device{DeviceKind::cuda, 0} : Device{};
+  for (const Kernel& kernel : kernels_of(declaration<RecurrentAttention>(), device))
+    if (kernel->name == run.kernel().name) return KernelRunner(kernel, device);
+  throw RelationSkipped{"recurrent_attention has no kernel of this name"};
 }
 
 // ---- random problems ----

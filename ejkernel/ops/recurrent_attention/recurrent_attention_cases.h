@@ -76,6 +76,13 @@ Answer recurrence_answer(const RecurrentAttention::Inputs& in, const RecurrentAt
 Answer recurrence_backward_answer(const RecurrentAttentionBackward::Inputs& in,
                                   const RecurrentAttention::Params& params, double budget, uint64_t seed);
 
+/// The same problem of an operation that is recurrent_attention, or its gradient, with some of its inputs.
+Problem narrowed(const Problem& recurrent, const Operation& to, const ParamsBlock& params);
+/// The answer's outputs that this gradient operation has, in its order.
+Answer narrowed(Answer recurrent_backward, const Operation& to);
+/// Runs the kernel of recurrent_attention that has this one's name, on its device.
+KernelRunner runner_of_recurrence(const KernelRunner& run);
+
 std::vector<Relation> recurrence_relations();
 
 const TestOperation& recurrent_attention_tests();

@@ -55,4 +55,7 @@ struct Problem {
 
 Problem make_problem(const RecurrentAttention::Inputs& in, const RecurrentAttention::Params& params);
 
+/// What contracts cannot say, of every operation with these dimensions and parameters.
+void check(std::string_view op, const RecurrentAttention::Params& params, const Dims& dims);
+
 }  // namespace ejk::recurrence
