@@ -104,6 +104,43 @@ def pooling_call(rng, form: str, dtype=np.float64) -> tuple[dict, dict]:
     return full_call("mean_pooling", inputs, {"chunk_size": chunk_size})
 
 
+RECURRENCE_SIZE = (2, 11, 4, 2, 3, 5)  # batch, seq_len, num_q_heads, num_kv_heads, key_dim, value_dim
+
+
+def recurrence_call(
+    rng, operation: str, form: str, optional=(), params=None, dtype=np.float64, falling=False, size=None
+):
+    """A forward call with these `optional` inputs. Rows belong to several packed sequences only if `falling`; else those
+    of none hold NaN."""
+    batch, seq_len, q_heads, kv_heads, key_dim, value_dim = size or RECURRENCE_SIZE
+    packed = form == "packed"
+    rows, count = ((seq_len,), NUM_SEQS) if packed else ((batch, seq_len), batch)
+    wide = np.float64 if dtype == np.float64 else np.float32
+    gates = {"g": (*rows, q_heads), "g_gamma": (q_heads,)}
+    gates |= {"gk": (*rows, q_heads, key_dim), "gv": (*rows, q_heads, value_dim)}
+    inputs = {
+        "query": normal(rng, (*rows, q_heads, key_dim), dtype),
+        "key": normal(rng, (*rows, kv_heads, key_dim), dtype),
+        "value": normal(rng, (*rows, kv_heads, value_dim), dtype),
+        **{name: _log_decays(rng, shape, wide) for name, shape in gates.items() if name in optional},
+        "cu_seqlens": offsets(rng, seq_len, falling) if packed else None,
+    }
+    if "initial_state" in optional:
+        inputs["initial_state"] = normal(rng, (count, q_heads, key_dim, value_dim), wide)
+    if packed and not falling:
+        begin, end = inputs["cu_seqlens"][[0, -1]]
+        for name in inputs.keys() & {"query", "key", "value", "g", "gk", "gv"}:
+            inputs[name][:begin] = inputs[name][end:] = np.nan
+    return full_call(operation, inputs, params or {})
+
+
+def _log_decays(rng, shape, dtype) -> np.ndarray:
+    """Some forget everything."""
+    decays = -np.abs(normal(rng, shape, dtype))
+    decays[rng.random(shape) < 0.1] = rng.choice([-1e4, -np.inf])
+    return decays
+
+
 def quantised(rng, x: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """8-bit codes of [..., rows, heads, dim] with a scale: one, per head, or per block of 128 rows."""
     codes = np.clip(np.round(x * 40), -127, 127) if dtype == "i8" else x

@@ -52,8 +52,8 @@ def _of_sequences(inputs: dict, params: dict):
 
 
 def _num_packed(inputs: dict, params: dict) -> int:
-    packed = next((inputs[name] for name in ("x", "query") if inputs.get(name) is not None), None)
-    return params["num_tokens"] if packed is None else packed.shape[0]
+    rows = inputs.get("x", inputs.get("query"))
+    return rows.shape[0] if rows is not None else params["num_tokens"]
 
 
 def _of_groups(inputs: dict):

@@ -1,9 +1,7 @@
-"""recurrent_attention and its gradient: one token of every sequence at a time, as the formula stands.
-
-The gradient keeps a state for every segment of about sqrt(T) tokens and makes a segment's states again on the way back.
+"""recurrent_attention, gla_attention, lightning_attention and their gradients: the state token by token, which JAX
+differentiates by itself. What it keeps for that is one state for each of about sqrt(tokens) segments.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -11,194 +9,212 @@ import jax
 import jax.numpy as jnp
 
 from ejkernel._xla.attention_problem import FLOATS
-from ejkernel._xla.sequences import packed_spans
+from ejkernel._xla.sequences import Spans, owners, packed_spans, whole_owners
 
-_PER_TOKEN = ("query", "key", "value", "g", "gk", "gv")
+_FEW_TOKENS = 64  # all states of as many are kept
+_OF_TOKENS = ("query", "key", "value", "g", "gk", "gv")
+_GATES = ("g", "g_gamma", "gk", "gv")
 
 
 def recurrent_attention(inputs: dict, params: dict) -> dict:
-    tokens = {name: inputs[name] for name in _PER_TOKEN}
-    out, final_state = _forward(
-        tokens,
-        inputs["g_gamma"],
-        inputs["initial_state"],
-        inputs["cu_seqlens"],
-        _scale(inputs, params),
-        params["reverse"],
-    )
-    asked = params["state_dtype"]
-    return {"out": out, "final_state": final_state if asked is None else final_state.astype(FLOATS[asked])}
-
-
-def recurrent_attention_backward(inputs: dict, params: dict) -> dict:
-    tokens = {name: inputs[name] for name in (*_PER_TOKEN, "d_out")}
-    gradients = _backward(
-        tokens,
-        inputs["g_gamma"],
-        inputs["initial_state"],
-        inputs["d_final_state"],
-        inputs["cu_seqlens"],
-        _scale(inputs, params),
-        params["reverse"],
-    )
+    out, state = _attend(_floats(inputs), inputs["cu_seqlens"], params)
+    dtype = params["state_dtype"]
     return {
-        name: gradient.astype(inputs[name].dtype) for name, gradient in gradients.items() if inputs[name] is not None
+        "out": out.astype(inputs["query"].dtype),
+        "final_state": state if dtype is None else state.astype(FLOATS[dtype]),
     }
 
 
-def _scale(inputs: dict, params: dict) -> float:
-    given = params["softmax_scale"]
-    return 1 / math.sqrt(inputs["query"].shape[-1]) if given is None else given
+def recurrent_attention_backward(inputs: dict, params: dict) -> dict:
+    floats, cu_seqlens = _floats(inputs), inputs["cu_seqlens"]
+    query, value_dim = floats["query"], inputs["value"].shape[-1]
+    num_sequences = query.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    shapes = {
+        "d_out": (*query.shape[:-1], value_dim),
+        "d_final_state": (num_sequences, *query.shape[-2:], value_dim),
+    }
+    cotangents = tuple(
+        jnp.zeros(shape, query.dtype) if inputs[name] is None else inputs[name].astype(query.dtype)
+        for name, shape in shapes.items()
+    )
+    gradients = _pull_back(floats, cu_seqlens, params, cotangents)
+    return {name: gradient.astype(inputs[name].dtype) for name, gradient in gradients.items()}
 
 
-class _Sequences(NamedTuple):
-    """Whose tokens a step takes: token i of every sequence, in the order of the recurrence."""
-
-    begin: jax.Array
-    length: jax.Array
-    packed: bool
-    reverse: bool
-
-    @classmethod
-    def of(cls, query: jax.Array, cu_seqlens: jax.Array | None, reverse: bool) -> "_Sequences":
-        if cu_seqlens is not None:
-            return cls(*packed_spans(cu_seqlens, query.shape[0]), True, reverse)
-        batch, length = query.shape[:2]
-        return cls(jnp.zeros(batch, jnp.int32), jnp.full(batch, length, jnp.int32), False, reverse)
-
-    def there(self, i, rank: int = 1) -> jax.Array:
-        """Of each sequence: whether it has a token i."""
-        return (i < self.length).reshape(-1, *[1] * (rank - 1))
-
-    def _rows(self, x: jax.Array, i):
-        """Where token i is, outside of x for sequences without one."""
-        num_rows = x.shape[0 if self.packed else 1]
-        row = self.begin + (self.length - 1 - i if self.reverse else i)
-        row = jnp.where(self.there(i), row, num_rows)
-        return row if self.packed else (jnp.arange(x.shape[0]), row)
-
-    def take(self, x: jax.Array, i) -> jax.Array:
-        return x.at[self._rows(x, i)].get(mode="fill", fill_value=0)
-
-    def put(self, x: jax.Array, i, rows: jax.Array) -> jax.Array:
-        return x.at[self._rows(x, i)].set(rows.astype(x.dtype), mode="drop")
+def gla_attention(inputs: dict, params: dict) -> dict:
+    return recurrent_attention(_whole(inputs), params)
 
 
-class _Step(NamedTuple):
-    """Token i of every sequence, [sequence, query head, …] each, in the dtype of states."""
+def gla_attention_backward(inputs: dict, params: dict) -> dict:
+    return recurrent_attention_backward(_whole(inputs), params)
+
+
+def lightning_attention(inputs: dict, params: dict) -> dict:
+    return recurrent_attention(_with_decays(inputs, params), params)
+
+
+def lightning_attention_backward(inputs: dict, params: dict) -> dict:
+    gradients = recurrent_attention_backward(_with_decays(inputs, params), params)
+    return {name: gradient for name, gradient in gradients.items() if name != "g_gamma"}
+
+
+def _whole(inputs: dict) -> dict:
+    """recurrent_attention's inputs: gates that are not declared are absent."""
+    return dict.fromkeys(_GATES) | inputs
+
+
+def _with_decays(inputs: dict, params: dict) -> dict:
+    query = inputs["query"]
+    heads = query.shape[-2]
+    slope = -8 / heads * (1 - params["layer_idx"] / params["num_layers"])
+    return _whole(inputs) | {"g_gamma": jnp.asarray([slope * h for h in range(heads)], _wide(query))}
+
+
+def _wide(query: jax.Array):
+    return jnp.float64 if query.dtype == jnp.float64 else jnp.float32
+
+
+def _floats(inputs: dict) -> dict:
+    """What is given and has a gradient, in the dtype of the state."""
+    wide = _wide(inputs["query"])
+    given = {name: inputs[name] for name in (*_OF_TOKENS, "g_gamma", "initial_state")}
+    return {name: x.astype(wide) for name, x in given.items() if x is not None}
+
+
+def _attend(floats: dict, cu_seqlens: jax.Array | None, params: dict) -> tuple[jax.Array, jax.Array]:
+    """out and the final states."""
+    query, value = floats["query"], floats["value"]
+    if cu_seqlens is None:
+        return _recur(floats, None, _states(floats, query.shape[0]), params)
+
+    def add_layer(owner, shown, results):
+        out, states = results
+        mine, states = _recur(_of_rows(floats, owner), owner, states, params)
+        return _where(shown, mine, out), states
+
+    nothing = jnp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+    start = (nothing, _states(floats, cu_seqlens.shape[0] - 1))
+    return _over_layers(packed_spans(cu_seqlens, query.shape[0]), query.shape[0], add_layer, start)
+
+
+def _pull_back(floats: dict, cu_seqlens: jax.Array | None, params: dict, cotangents) -> dict:
+    """The gradient of each of `floats`."""
+    if cu_seqlens is None:
+        return jax.vjp(lambda floats: _attend(floats, None, params), floats)[1](cotangents)[0]
+    d_out, d_states = cotangents
+    num_rows = d_out.shape[0]
+    states = _states(floats, d_states.shape[0])
+    others = {name: x for name, x in floats.items() if name != "initial_state"}
+
+    def add_layer(owner, shown, results):
+        """Sequences of other layers hand their state on, and its cotangent back."""
+        gradients, d_states = results
+        _, pullback = jax.vjp(lambda *given: _recur(given[0], owner, given[1], params), _of_rows(others, owner), states)
+        mine, d_states = pullback((_where(owner >= 0, d_out, 0), d_states))
+        merged = {n: _where(shown, x, gradients[n]) if n in _OF_TOKENS else gradients[n] + x for n, x in mine.items()}
+        return merged, d_states
+
+    start = (jax.tree.map(jnp.zeros_like, others), d_states)
+    gradients, d_initial = _over_layers(packed_spans(cu_seqlens, num_rows), num_rows, add_layer, start)
+    return gradients | ({"initial_state": d_initial} if "initial_state" in floats else {})
+
+
+# ---- sequences ----
+
+
+def _states(floats: dict, num_sequences: int) -> jax.Array:
+    """Before the first token."""
+    if "initial_state" in floats:
+        return floats["initial_state"]
+    query, value = floats["query"], floats["value"]
+    return jnp.zeros((num_sequences, *query.shape[-2:], value.shape[-1]), query.dtype)
+
+
+def _where(rows: jax.Array, x: jax.Array, y) -> jax.Array:
+    return jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+
+def _of_rows(floats: dict, owner: jax.Array) -> dict:
+    """Zeros in rows of no sequence, which may hold anything."""
+    return {name: _where(owner >= 0, x, 0) if name in _OF_TOKENS else x for name, x in floats.items()}
+
+
+def _over_layers(spans: Spans, num_rows: int, add_layer, start):
+    """Calls add_layer(owner, shown, results) with sequences that share no row, until each had its turn: once, unless
+    sequences overlap. A row shows the result of the last one that claims it."""
+    last = owners(spans, num_rows)
+
+    def step(layer):
+        left, results = layer
+        owner, done = whole_owners(spans, num_rows, left)
+        return left & ~done, add_layer(owner, (owner >= 0) & (owner == last), results)
+
+    return jax.lax.while_loop(lambda layer: jnp.any(layer[0]), step, (spans.length > 0, start))[1]
+
+
+# ---- the recurrence ----
+
+
+class _Tokens(NamedTuple):
+    """What is read of tokens, in the order of the recurrence: [tokens, (batch,) heads, ...]."""
 
     query: jax.Array
     key: jax.Array
     value: jax.Array
-    decay: jax.Array
-    d_out: jax.Array | None
-
-    def update(self, state: jax.Array) -> jax.Array:
-        return self.decay * state + self.key[..., :, None] * self.value[..., None, :]
+    decay: jax.Array  # [..., heads, key_dim or 1, value_dim or 1], in logarithms
+    owner: jax.Array | None  # the state of each token; None: they have the states' batch
 
 
-def _step(sequences: _Sequences, tokens: dict, g_gamma: jax.Array | None, dtype, i) -> _Step:
-    x = {name: sequences.take(t, i).astype(dtype) for name, t in tokens.items() if t is not None}
-    group = x["query"].shape[1] // x["key"].shape[1]
-    gates = jnp.zeros((1, 1, 1, 1), dtype)
-    if g_gamma is not None:
-        gates += g_gamma.astype(dtype)[None, :, None, None]
-    for name, axes in (("g", (-2, -1)), ("gk", (-1,)), ("gv", (-2,))):
-        if name in x:
-            gates += jnp.expand_dims(x[name], axes)
-    key, value = (jnp.repeat(x[name], group, axis=1) for name in ("key", "value"))
-    return _Step(x["query"], key, value, jnp.exp(gates), x.get("d_out"))
+def _recur(floats: dict, owner: jax.Array | None, states: jax.Array, params: dict) -> tuple[jax.Array, jax.Array]:
+    """out in the order of rows, and the states after the last token."""
+    tokens = _tokens(floats, owner, params)
+    few = tokens.query.shape[0] <= _FEW_TOKENS
+    states, out = (_segment if few else _segments)(states, tokens)
+    out = out[::-1] if params["reverse"] else out
+    return out if owner is not None else jnp.swapaxes(out, 0, 1), states
 
 
-def _states(tokens: dict, num_sequences: int, given: jax.Array | None) -> jax.Array:
-    query, value = tokens["query"], tokens["value"]
-    dtype = jnp.float64 if query.dtype == jnp.float64 else jnp.float32
-    shape = (num_sequences, query.shape[-2], query.shape[-1], value.shape[-1])
-    return jnp.zeros(shape, dtype) if given is None else given.astype(dtype)
+def _segments(states: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+    length = tokens.query.shape[0]
+    segment = math.isqrt(length)
+    whole = length - length % segment
+    early = jax.tree.map(lambda x: x[:whole].reshape(whole // segment, segment, *x.shape[1:]), tokens)
+    states, out = jax.lax.scan(jax.checkpoint(_segment), states, early)
+    states, rest = _segment(states, jax.tree.map(lambda x: x[whole:], tokens))
+    return states, jnp.concatenate([out.reshape(whole, *out.shape[2:]), rest])
 
 
-def _longest(sequences: _Sequences) -> jax.Array:
-    return jnp.max(sequences.length, initial=0)
+def _tokens(floats: dict, owner: jax.Array | None, params: dict) -> _Tokens:
+    query, packed = floats["query"], owner is not None
+    group = query.shape[-2] // floats["key"].shape[-2]
+    scale = query.shape[-1] ** -0.5 if params["softmax_scale"] is None else params["softmax_scale"]
+    decay = jnp.zeros((*query.shape[:-1], 1, 1), query.dtype)
+    for name, axes in (("g", (-1, -2)), ("gk", (-1,)), ("gv", (-2,))):
+        if name in floats:
+            decay += jnp.expand_dims(floats[name], axes)
+    if "g_gamma" in floats:
+        decay += floats["g_gamma"][:, None, None]
+    rows = (scale * query, *(jnp.repeat(floats[name], group, axis=-2) for name in ("key", "value")), decay)
+    rows = [_in_order(x, packed, params) for x in rows]
+    return _Tokens(*rows, _in_order(owner, packed, params) if packed else None)
 
 
-@functools.partial(jax.jit, static_argnames="reverse")  # else the loop is compiled at every call
-def _forward(tokens: dict, g_gamma, initial_state, cu_seqlens, scale: float, reverse: bool):
-    sequences = _Sequences.of(tokens["query"], cu_seqlens, reverse)
-    state = _states(tokens, sequences.length.shape[0], initial_state)
-    query, value = tokens["query"], tokens["value"]
-    out = jnp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
-
-    def take(i, carry):
-        state, out = carry
-        step = _step(sequences, tokens, g_gamma, state.dtype, i)
-        state = jnp.where(sequences.there(i, 4), step.update(state), state)
-        return state, sequences.put(out, i, scale * jnp.einsum("nhk,nhkv->nhv", step.query, state))
-
-    state, out = jax.lax.fori_loop(0, _longest(sequences), take, (state, out)) if out.size else (state, out)
-    return out, state
+def _in_order(x: jax.Array, packed: bool, params: dict) -> jax.Array:
+    """Tokens in front."""
+    x = x if packed else jnp.swapaxes(x, 0, 1)
+    return x[::-1] if params["reverse"] else x
 
 
-@functools.partial(jax.jit, static_argnames="reverse")
-def _backward(tokens: dict, g_gamma, initial_state, d_final_state, cu_seqlens, scale: float, reverse: bool) -> dict:
-    query = tokens["query"]
-    sequences = _Sequences.of(query, cu_seqlens, reverse)
-    num_sequences, longest = sequences.length.shape[0], _longest(sequences)
-    first, last = (_states(tokens, num_sequences, x) for x in (initial_state, d_final_state))
-    gradients = {name: jnp.zeros(tokens[name].shape, first.dtype) for name in _PER_TOKEN if tokens[name] is not None}
-    gamma = jnp.zeros(query.shape[-2], first.dtype)
-    num_rows = query.shape[-3]
-    if num_rows == 0 or num_sequences == 0:
-        return {**gradients, "g_gamma": gamma, "initial_state": last}
-    segment = math.isqrt(num_rows - 1) + 1
-    step_at = functools.partial(_step, sequences, tokens, g_gamma, first.dtype)
-
-    def advance(i, state):
-        return jnp.where(sequences.there(i, 4), step_at(i).update(state), state)
-
-    def keep(i, carry):
-        state, kept = carry
-        kept = jax.lax.cond(i % segment == 0, lambda: kept.at[i // segment].set(state), lambda: kept)
-        return advance(i, state), kept
-
-    kept = jnp.zeros((-(-num_rows // segment), *first.shape), first.dtype)
-    kept = jax.lax.fori_loop(0, longest, keep, (first, kept))[1]
-
-    def turn_back(n, carry):
-        """Segment n from the end: its states anew, then its tokens, last one first."""
-        s = -(-longest // segment) - 1 - n
-        begin = s * segment
-        count = jnp.minimum(segment, longest - begin)
-
-        def again(j, states):
-            return states.at[j + 1].set(advance(begin + j, states[j]), mode="drop")
-
-        states = jnp.zeros((segment, *first.shape), first.dtype).at[0].set(kept[s])
-        states = jax.lax.fori_loop(0, count, again, states)
-        return jax.lax.fori_loop(0, count, lambda n, carry: differentiate(begin, states, count - 1 - n, carry), carry)
-
-    def differentiate(begin, states, j, carry):
-        d_state, gamma, gradients = carry
-        i, before, step = begin + j, states[j], step_at(begin + j)
-        there = sequences.there(i, 4)
-        if step.d_out is not None:
-            d_state = d_state + scale * step.query[..., :, None] * step.d_out[..., None, :]  # 0 where there is no token
-        gate = jnp.where(there, step.decay * before * d_state, 0)
-        found = {
-            "key": _sum_group(jnp.einsum("nhkv,nhv->nhk", d_state, step.value), tokens["key"].shape[-2]),
-            "value": _sum_group(jnp.einsum("nhkv,nhk->nhv", d_state, step.key), tokens["value"].shape[-2]),
-            "g": gate.sum((2, 3)),
-            "gk": gate.sum(3),
-            "gv": gate.sum(2),
-        }
-        if step.d_out is not None:
-            found["query"] = scale * jnp.einsum("nhkv,nhv->nhk", step.update(before), step.d_out)
-        put = {name: sequences.put(x, i, found[name]) if name in found else x for name, x in gradients.items()}
-        return jnp.where(there, step.decay * d_state, d_state), gamma + gate.sum((0, 2, 3)), put
-
-    d_state, gamma, gradients = jax.lax.fori_loop(0, -(-longest // segment), turn_back, (last, gamma, gradients))
-    return {**gradients, "g_gamma": gamma, "initial_state": d_state}
+def _segment(states: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+    return jax.lax.scan(_step, states, tokens)
 
 
-def _sum_group(x: jax.Array, num_kv_heads: int) -> jax.Array:
-    """[sequence, query head, dim] to [sequence, kv head, dim]."""
-    return x.reshape(x.shape[0], num_kv_heads, -1, x.shape[-1]).sum(2)
+def _step(states: jax.Array, token: _Tokens) -> tuple[jax.Array, jax.Array]:
+    state = states if token.owner is None else states[token.owner]
+    state = jnp.exp(token.decay) * state + token.key[..., :, None] * token.value[..., None, :]
+    out = (token.query[..., :, None] * state).sum(axis=-2)
+    if token.owner is None:
+        return state, out
+    # A row of no sequence, -1, is not stored.
+    last = states.shape[0]
+    return states.at[jnp.where(token.owner < 0, last, token.owner)].set(state, mode="drop"), out

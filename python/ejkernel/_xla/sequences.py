@@ -38,6 +38,17 @@ def owners(spans: Spans, total: int, below: jax.Array | int | None = None) -> ja
     return jnp.max(jnp.where(claimed, index, -1), axis=0, initial=-1)
 
 
+def whole_owners(spans: Spans, total: int, among: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Of the sequences `among` all, some that share no rows, the last one included: the one that owns each row, -1 where
+    none does, and which they are."""
+    lengths = jnp.where(among, spans.length, 0)
+    last = owners(Spans(spans.begin, lengths), total)
+    count = lengths.shape[0]
+    rows = jnp.zeros(count + 1, jnp.int32).at[jnp.where(last < 0, count, last)].add(1)[:-1]
+    whole = among & (rows == lengths)
+    return jnp.where(jnp.append(whole, False)[last], last, -1), whole
+
+
 def of_owner(per_sequence: jax.Array, owner: jax.Array) -> jax.Array:
     """A value per sequence, at the owner of each row; 0 for rows of no sequence."""
     return jnp.append(per_sequence, jnp.zeros(1, per_sequence.dtype))[owner]  # -1 is the zero at the end
