@@ -139,6 +139,15 @@ UNDIFFERENTIABLE = (
     ),
 )
 
+
+def _recurrence_arrays(*rows: int) -> dict[str, jax.Array]:
+    return {"query": normal(0, *rows, 4, 8), "key": normal(1, *rows, 2, 8), "value": normal(2, *rows, 2, 6)}
+
+
+def _gates(seed: int, *shape: int) -> jax.Array:
+    return -0.1 * jnp.abs(normal(seed, *shape))
+
+
 CASES = (
     Case("flash_attention", "flash_attention", _attention_arrays(), (*_QKV, "bias"), {"causal": True}),
     Case(
@@ -187,34 +196,6 @@ CASES = (
         ("x",),
     ),
     Case(
-        "recurrent_attention",
-        "recurrent_attention",
-        {
-            "query": normal(0, 2, 6, 4, 8),
-            "key": normal(1, 2, 6, 2, 8),
-            "value": normal(2, 2, 6, 2, 4),
-            "g": -jnp.abs(normal(3, 2, 6, 4)),
-            "g_gamma": -jnp.abs(normal(4, 4)),
-            "gk": -jnp.abs(normal(5, 2, 6, 4, 8)),
-            "gv": -jnp.abs(normal(6, 2, 6, 4, 4)),
-            "initial_state": normal(7, 2, 4, 8, 4),
-        },
-        (*_QKV, "g", "g_gamma", "gk", "gv", "initial_state"),
-    ),
-    Case(
-        "recurrent_attention, packed",
-        "recurrent_attention",
-        {
-            "query": normal(0, 12, 2, 8),
-            "key": normal(1, 12, 2, 8),
-            "value": normal(2, 12, 2, 4),
-            "gk": -jnp.abs(normal(5, 12, 2, 8)),
-            "cu_seqlens": jnp.array([0, 5, 5, 12], jnp.int32),
-        },
-        (*_QKV, "gk"),
-        {"reverse": True},
-    ),
-    Case(
         "grouped_matmul",
         "grouped_matmul",
         {
@@ -244,6 +225,20 @@ CASES = (
         },
         ("lhs", "rhs"),
         {"block_m": 4, "block_k": 4, "block_n": 4},
+    ),
+    Case(
+        "recurrent_attention",
+        "recurrent_attention",
+        _recurrence_arrays(2, 4) | {"g": _gates(3, 2, 4, 4), "initial_state": normal(4, 2, 4, 8, 6)},
+        (*_QKV, "g", "initial_state"),
+    ),
+    Case("gla_attention", "gla_attention", _recurrence_arrays(2, 4) | {"gk": _gates(3, 2, 4, 4, 8)}, (*_QKV, "gk")),
+    Case(
+        "lightning_attention, packed",
+        "lightning_attention",
+        _recurrence_arrays(8) | {"cu_seqlens": jnp.array([0, 4, 4, 8], jnp.int32)},
+        _QKV,
+        {"layer_idx": 2, "num_layers": 4, "reverse": True},
     ),
     Case("mean_pooling, chunked", "mean_pooling", {"x": normal(0, 2, 6, 4, 8)}, ("x",), {"chunk_size": 4}),
     Case(

@@ -46,6 +46,14 @@ CALLS = {
         LENGTH,
     ),
     "mean_pooling": (functools.partial(ejkernel.mean_pooling, rows[:, 0], cu_seqlens=ints(0, 13)), OFFSETS),
+    "recurrent_attention": (
+        functools.partial(ejkernel.recurrent_attention, rows, rows, rows, cu_seqlens=ints(0, 5, 12)),
+        0,
+    ),
+    "gla_attention, falling": (
+        functools.partial(ejkernel.gla_attention, rows, rows, rows, cu_seqlens=ints(0, 12, 5)),
+        OFFSETS,
+    ),
     "grouped_matmul": (functools.partial(ejkernel.grouped_matmul, rows[:, 0], x[:, :, 0].mT, ints(5, 7)), 0),
     "grouped_matmul, too many": (functools.partial(ejkernel.grouped_matmul, rows[:, 0], x[:, :, 0].mT, ints(5, 8)), 8),
     "grouped_matmul, negative": (functools.partial(ejkernel.grouped_matmul, rows[:, 0], x[:, :, 0].mT, ints(5, -8)), 8),

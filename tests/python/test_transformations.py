@@ -82,48 +82,30 @@ def grouped_products(inputs: Arrays, params: Mapping[str, object]) -> jax.Array:
     return out if inputs["existing_out"] is None else out + inputs["existing_out"]
 
 
-def recurrence(inputs: Arrays, params: Mapping[str, object]) -> list[jax.Array]:
-    """One sequence after the other, and its tokens; the platform xla's has loops that JAX does not differentiate."""
-    query, offsets = inputs["query"], inputs["cu_seqlens"]
-    if offsets is None:
-        names = ("query", "key", "value", "g", "gk", "gv", "initial_state")
-        each = [
-            recurrence(
-                inputs | {n: None if inputs[n] is None else inputs[n][b] for n in names} | {"cu_seqlens": ()}, params
-            )
-            for b in range(query.shape[0])
-        ]
-        return [jnp.stack(parts) for parts in zip(*each, strict=True)]
-    spans = list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)) if len(offsets) else [(0, len(query))]
-    group = query.shape[1] // inputs["key"].shape[1]
-    key, value = (jnp.repeat(inputs[name], group, axis=1) for name in ("key", "value"))
-    gates = jnp.zeros((len(query), query.shape[1], key.shape[2], value.shape[2]))
-    for name, axes in (("g", (-2, -1)), ("g_gamma", (0, 2, 3)), ("gk", (-1,)), ("gv", (-2,))):
-        gates += 0 if inputs[name] is None else jnp.expand_dims(inputs[name], axes)
-    out, states = [None] * len(query), []
-    for n, (begin, end) in enumerate(spans):
-        state, given = jnp.zeros(gates.shape[1:]), inputs["initial_state"]
-        if given is not None:
-            state = given[n] if len(offsets) else given
-        for t in range(begin, end)[:: -1 if params["reverse"] else 1]:
-            state = jnp.exp(gates[t]) * state + key[t][:, :, None] * value[t][:, None, :]
-            out[t] = jnp.einsum("hk,hkv->hv", query[t], state) / np.sqrt(query.shape[2])
-        states.append(state)
-    return [jnp.stack(out), jnp.stack(states) if len(offsets) else states[0]]
+def packed_recurrence(case: Case, arrays: Arrays) -> list[jax.Array]:
+    """One sequence after the other."""
+    offsets = arrays["cu_seqlens"].tolist()
+    of_tokens = {name: x for name, x in arrays.items() if name != "cu_seqlens"}
+    alone = Case(case.name, case.operation, {}, case.floats, case.params)
+    each = [
+        formula(alone, {name: x[None, begin:end] for name, x in of_tokens.items()})
+        for begin, end in zip(offsets, offsets[1:])
+    ]
+    return [jnp.concatenate([out[0] for out, _ in each]), jnp.concatenate([state for _, state in each])]
 
 
 def formula(case: Case, arrays: Arrays) -> list[jax.Array]:
     """The floating outputs by the plain jax.numpy formula, which JAX differentiates by itself."""
     if case.operation == "mean_pooling" and "cu_seqlens" in arrays:
         return [packed_means(arrays["x"], arrays["cu_seqlens"], case.params.get("chunk_size"))]
+    if case.operation == "lightning_attention" and "cu_seqlens" in arrays:
+        return packed_recurrence(case, arrays)
     op = OPERATIONS[case.operation]
     call, present = make_call(op, {**arrays, **case.params})
     inputs = dict.fromkeys(op.input_names) | dict(zip(call.given, present))
     params = {param.name: param.default for param in op.params} | dict(call.params)
     if op.name in ("grouped_matmul", "transposed_grouped_matmul"):
         return [grouped_products(inputs, params)]
-    if op.name == "recurrent_attention":
-        return recurrence(inputs, params)
     results = _xla.implementation(op.name)(inputs, params)
     named = [results[name] for name in _primitive.output_names(call, present)]
     return [x for x in named if jnp.issubdtype(x.dtype, jnp.floating)]

@@ -12,7 +12,9 @@ from ejkernel._xla import implementation
 from ejkernel._xla.sequences import Spans, whole_owners
 
 
-def check_both_ways(rng, operation: str, calls: list[dict], params: dict, tolerance: float = 1e-12, cotangents=("out",)):
+def check_both_ways(
+    rng, operation: str, calls: list[dict], params: dict, tolerance: float = 1e-12, cotangents=("out",)
+):
     """Calls that differ in contents alone, and their gradients for these cotangents."""
     results = check_each(operation, calls, params, tolerance)
     given = [

@@ -2,6 +2,7 @@
 differentiates by itself. What it keeps for that is one state for each of about sqrt(tokens) segments.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -167,10 +168,18 @@ class _Tokens(NamedTuple):
 
 def _recur(floats: dict, owner: jax.Array | None, states: jax.Array, params: dict) -> tuple[jax.Array, jax.Array]:
     """out in the order of rows, and the states after the last token."""
-    tokens = _tokens(floats, owner, params)
+    scale = params["softmax_scale"]
+    if scale is None:
+        scale = floats["query"].shape[-1] ** -0.5
+    return _recur_in_order(floats, owner, states, scale, params["reverse"])
+
+
+@functools.partial(jax.jit, static_argnames="reverse")  # else the loop is compiled at every call
+def _recur_in_order(floats: dict, owner: jax.Array | None, states: jax.Array, scale: float, reverse: bool):
+    tokens = _tokens(floats, owner, scale, reverse)
     few = tokens.query.shape[0] <= _FEW_TOKENS
     states, out = (_segment if few else _segments)(states, tokens)
-    out = out[::-1] if params["reverse"] else out
+    out = out[::-1] if reverse else out
     return out if owner is not None else jnp.swapaxes(out, 0, 1), states
 
 
@@ -184,10 +193,9 @@ def _segments(states: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]
     return states, jnp.concatenate([out.reshape(whole, *out.shape[2:]), rest])
 
 
-def _tokens(floats: dict, owner: jax.Array | None, params: dict) -> _Tokens:
+def _tokens(floats: dict, owner: jax.Array | None, scale: float, reverse: bool) -> _Tokens:
     query, packed = floats["query"], owner is not None
     group = query.shape[-2] // floats["key"].shape[-2]
-    scale = query.shape[-1] ** -0.5 if params["softmax_scale"] is None else params["softmax_scale"]
     decay = jnp.zeros((*query.shape[:-1], 1, 1), query.dtype)
     for name, axes in (("g", (-1, -2)), ("gk", (-1,)), ("gv", (-2,))):
         if name in floats:
@@ -195,14 +203,8 @@ def _tokens(floats: dict, owner: jax.Array | None, params: dict) -> _Tokens:
     if "g_gamma" in floats:
         decay += floats["g_gamma"][:, None, None]
     rows = (scale * query, *(jnp.repeat(floats[name], group, axis=-2) for name in ("key", "value")), decay)
-    rows = [_in_order(x, packed, params) for x in rows]
-    return _Tokens(*rows, _in_order(owner, packed, params) if packed else None)
-
-
-def _in_order(x: jax.Array, packed: bool, params: dict) -> jax.Array:
-    """Tokens in front."""
-    x = x if packed else jnp.swapaxes(x, 0, 1)
-    return x[::-1] if params["reverse"] else x
+    rows = [x if packed else jnp.swapaxes(x, 0, 1) for x in rows]
+    return jax.tree.map(lambda x: x[::-1] if reverse else x, _Tokens(*rows, owner))
 
 
 def _segment(states: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:

@@ -29,7 +29,24 @@ class KernelSpec:
     priority: int = 0
 
 
-_RETURNED = {"attention": 2, "page_append": 2, "ragged_page_attention_v3": 2}
+_RETURNED = {
+    "attention": 2,
+    "page_append": 2,
+    "ragged_page_attention_v3": 2,
+    "recurrent_attention": 2,
+    "gla_attention": 2,
+    "lightning_attention": 2,
+}
+# Algorithms that the Python library called by another name than its functions.
+_OPERATION_OF = {
+    "recurrent": "recurrent_attention",
+    "gla": "gla_attention",
+    "lightning_attn": "lightning_attention",
+}
+
+
+def _name_of(algorithm: str) -> str:
+    return _OPERATION_OF.get(algorithm.lower(), algorithm.lower())
 
 
 def result_of(operation: str, outputs: Any, with_status: bool = False) -> Any:
@@ -93,7 +110,7 @@ class KernelRegistry:
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """A decorator that adds a function. Its signature must be the operation's, or that of the algorithm's first
         function where the library has no such operation."""
-        algorithm = algorithm.lower()
+        algorithm = _name_of(algorithm)
         platform, backend = Platform(platform), Backend(backend)
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +138,7 @@ class KernelRegistry:
     ) -> Callable[..., Any]:
         """A function of the algorithm: one that was registered for this platform and backend, else the library's, which
         picks its kernel at each call."""
-        algorithm = algorithm.lower()
+        algorithm = _name_of(algorithm)
         platform = None if platform in (None, "auto") else Platform(platform)
         backend = None if backend is None else Backend(backend)
         # Who names neither gets what this process's device runs.
@@ -144,7 +161,7 @@ class KernelRegistry:
 
     def list_implementations(self, algorithm: str) -> list[KernelSpec]:
         """What was registered, by priority, then the library's kernels in the order in which it tries them."""
-        algorithm = algorithm.lower()
+        algorithm = _name_of(algorithm)
         specs = list(self._added.get(algorithm, []))
         for kernel in OPERATIONS[algorithm].kernels if algorithm in OPERATIONS else ():
             function = _of_library(algorithm, kernel=kernel["name"])

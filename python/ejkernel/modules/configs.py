@@ -136,6 +136,27 @@ class RaggedPageAttentionv3Config(RaggedPageAttentionConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class RecurrentAttentionConfig(BaseOperationConfig):
+    block_q: int | None = None
+    block_k: int | None = None
+    block_d: int | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
+
+    known_sizes = {"block_d": "block_v"}
+
+
+@dataclasses.dataclass(frozen=True)
+class GLAttentionConfig(RecurrentAttentionConfig):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class LightningAttentionConfig(RecurrentAttentionConfig):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
 class GroupedMatmulConfig(BaseOperationConfig):
     block_m: int | None = None
     block_n: int | None = None

@@ -295,6 +295,90 @@ def _of_packed_cache(cache: Any, keys: Any) -> dict[str, Any]:
     return {"kv_cache": flat if exact else flat[:, :, :heads, :dim], "result": result}
 
 
+_OF_TOKENS = ("query", "key", "value", "g", "gk", "gv")
+
+
+def _recurrence(arrays: dict[str, Any], cu_seqlens: Any, return_state: bool) -> dict[str, Any]:
+    """The arrays, of packed sequences without their batch axis of 1, and the result as the Python library had it."""
+    batch_of_one = cu_seqlens is not None and arrays["query"].ndim == 4 and arrays["query"].shape[0] == 1
+    if batch_of_one:
+        arrays = {name: x[0] if name in _OF_TOKENS and x is not None else x for name, x in arrays.items()}
+
+    def result(returned: tuple[Any, ...]) -> Any:
+        out, state, *status = returned
+        out = out[None] if batch_of_one else out
+        wanted = (out, *([state] if return_state else []), *status)
+        return wanted if len(wanted) > 1 else out
+
+    return arrays | {"result": result}
+
+
+@_ported
+def recurrent_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    g: Array | None = None,
+    g_gamma: Array | None = None,
+    gk: Array | None = None,
+    gv: Array | None = None,
+    initial_state: Array | None = None,
+    cu_seqlens: Array | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    return_state: bool = False,
+) -> Any:
+    """Linear attention with a decaying state: out, and with `return_state` the pair (out, final_state). See
+    ejkernel.recurrent_attention. A `g` with the query's axes is a gate for each key dimension, as `gk` is; their sum
+    counts. Packed sequences may have a batch axis of 1."""
+    if g is not None and g.ndim == query.ndim:
+        g, gk = None, g if gk is None else g + gk
+    arrays = {"query": query, "key": key, "value": value, "g": g, "gk": gk, "gv": gv}
+    return _recurrence(arrays, cu_seqlens, return_state)
+
+
+@_ported
+def gla_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    g: Array | None = None,
+    g_gamma: Array | None = None,
+    initial_state: Array | None = None,
+    cu_seqlens: Array | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    return_state: bool = False,
+) -> Any:
+    """Gated linear attention: out, and with `return_state` the pair (out, final_state). See ejkernel.gla_attention. A `g`
+    with one axis less than the query is the same gate for all key dimensions. Packed sequences may have a batch axis
+    of 1."""
+    if g is not None and g.ndim == query.ndim - 1:
+        g = jnp.broadcast_to(jnp.asarray(g)[..., None], query.shape)
+    return _recurrence({"query": query, "key": key, "value": value, "g": g}, cu_seqlens, return_state)
+
+
+@_ported
+def lightning_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    initial_state: Array | None = None,
+    cu_seqlens: Array | None = None,
+    *,
+    layer_idx: int,
+    num_layers: int,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    return_state: bool = False,
+) -> Any:
+    """Linear attention whose heads decay at rates that follow from the layer: out, and with `return_state` the pair
+    (out, final_state). See ejkernel.lightning_attention. Packed sequences may have a batch axis of 1."""
+    return _recurrence({"query": query, "key": key, "value": value}, cu_seqlens, return_state)
+
+
 @_ported
 def grouped_matmul(
     lhs: Array,

@@ -12,12 +12,15 @@ from ejkernel.modules.configs import (
     AttentionConfig,
     BaseOperationConfig,
     FlashAttentionConfig,
+    GLAttentionConfig,
     GroupedMatmulConfig,
+    LightningAttentionConfig,
     MeanPoolingConfig,
     PageAttentionConfig,
     RaggedDecodeAttentionConfig,
     RaggedPageAttentionConfig,
     RaggedPageAttentionv3Config,
+    RecurrentAttentionConfig,
     ScaledDotProductAttentionConfig,
 )
 from ejkernel.ops import ConfigSelectorChain, Executor, Invocation, Kernel, PersistentCache, Tuner
@@ -87,6 +90,24 @@ class RaggedPageAttentionv3(_LibraryKernel):
     op_id = "ragged_page_attention_v3"
     function = staticmethod(functions.ragged_page_attention_v3)
     config = RaggedPageAttentionv3Config
+
+
+class RecurrentAttention(_LibraryKernel):
+    op_id = "recurrent"
+    function = staticmethod(functions.recurrent_attention)
+    config = RecurrentAttentionConfig
+
+
+class GLAttention(_LibraryKernel):
+    op_id = "gla"
+    function = staticmethod(functions.gla_attention)
+    config = GLAttentionConfig
+
+
+class LightningAttention(_LibraryKernel):
+    op_id = "lightning_attn"
+    function = staticmethod(functions.lightning_attention)
+    config = LightningAttentionConfig
 
 
 class GroupedMatmul(_LibraryKernel):
