@@ -47,6 +47,8 @@ def _of_sequences(inputs: dict, params: dict):
         for name in (used, "key_value_seq_lengths") if suffix == "k" else (used,):
             if inputs.get(name) is not None:
                 yield LENGTH, jnp.any(_outside(inputs[name], capacity))
+    if inputs.get("lengths") is not None:
+        yield LENGTH, jnp.any(_outside(inputs["lengths"], inputs["input"].shape[1]))
     if inputs.get("cu_seqlens") is not None:
         yield OFFSETS, jnp.any(_falls(inputs["cu_seqlens"], _num_packed(inputs, params)))
 

@@ -36,6 +36,7 @@ _RETURNED = {
     "recurrent_attention": 2,
     "gla_attention": 2,
     "lightning_attention": 2,
+    "rnn": 3,
 }
 # Algorithms that the Python library called by another name than its functions.
 _OPERATION_OF = {

@@ -19,6 +19,7 @@ from ejkernel.modules.configs import (
     RaggedPageAttentionConfig,
     RaggedPageAttentionv3Config,
     RecurrentAttentionConfig,
+    RnnConfig,
     ScaledDotProductAttentionConfig,
 )
 from ejkernel.modules.functions import (
@@ -33,6 +34,7 @@ from ejkernel.modules.functions import (
     ragged_page_attention,
     ragged_page_attention_v3,
     recurrent_attention,
+    rnn,
     scaled_dot_product_attention,
 )
 from ejkernel.modules.kernels import (
@@ -47,6 +49,7 @@ from ejkernel.modules.kernels import (
     RaggedPageAttention,
     RaggedPageAttentionv3,
     RecurrentAttention,
+    Rnn,
     ScaledDotProductAttention,
     create_default_executor,
 )
@@ -75,6 +78,8 @@ __all__ = [
     "RaggedPageAttentionv3Config",
     "RecurrentAttention",
     "RecurrentAttentionConfig",
+    "Rnn",
+    "RnnConfig",
     "ScaledDotProductAttention",
     "ScaledDotProductAttentionConfig",
     "attention",
@@ -89,5 +94,6 @@ __all__ = [
     "ragged_page_attention",
     "ragged_page_attention_v3",
     "recurrent_attention",
+    "rnn",
     "scaled_dot_product_attention",
 ]

@@ -166,3 +166,8 @@ class GroupedMatmulConfig(BaseOperationConfig):
     bypass_xla_tiling: bool = False
 
     known_sizes = {"block_m": "block_m", "block_n": "block_n", "block_k": "block_k", "num_stages": "stages"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnConfig(GroupedMatmulConfig):
+    """Of the sums over the input, which are one product for many steps."""

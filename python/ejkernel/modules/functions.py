@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -415,4 +416,72 @@ def grouped_matmul(
         tiling = tiling(lhs.shape[-2], lhs.shape[-1], rhs.shape[-2 if transpose_rhs else -1])
     if tiling is not None:
         changes["cfg"] = GroupedMatmulConfig(**dict(zip(("block_m", "block_k", "block_n"), tiling, strict=True)))
+    return changes
+
+
+_WEIGHT = re.compile(r"(weight_ih|weight_hh|bias_ih|bias_hh)_l([0-9]+)(_reverse)?")
+
+
+def _stacked(weights: Mapping[str, Array]) -> tuple[dict[str, Array], int, bool]:
+    """A dictionary under PyTorch's names as the library's arrays, the number of layers, and whether each also runs
+    backwards."""
+    parts: dict[str, dict[tuple[int, bool], Array]] = {}
+    for name, array in weights.items():
+        match = _WEIGHT.fullmatch(name)
+        if match is None:
+            raise InvalidArgument(
+                f"rnn: weights must be named as PyTorch names them, got {name!r}; "
+                "pass weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, of others _l1, _l0_reverse, ..."
+            )
+        parts.setdefault(match[1], {})[int(match[2]), match[3] is not None] = jnp.asarray(array)
+    places = parts.get("weight_hh", {})
+    num_layers = 1 + max((layer for layer, _ in places), default=0)
+    bidirectional = any(reverse for _, reverse in places)
+    order = [(layer, reverse) for layer in range(num_layers) for reverse in (False, True)[: 1 + bidirectional]]
+    for name in ("weight_ih", "weight_hh", *(bias for bias in ("bias_ih", "bias_hh") if bias in parts)):
+        missing = [place for place in order if place not in parts.get(name, {})]
+        if missing or len(parts[name]) > len(order):
+            layer, reverse = missing[0] if missing else max(parts[name])
+            raise InvalidArgument(
+                f"rnn: weights must have {name} of every layer and direction, and of no other, got "
+                f"{', '.join(sorted(weights)) or 'none'}; look at {name}_l{layer}{'_reverse' if reverse else ''}"
+            )
+    of_first = len(order) // num_layers
+    arrays = {
+        name: jnp.stack([given[place] for place in order]) for name, given in parts.items() if name != "weight_ih"
+    }
+    arrays["weight_ih"] = jnp.stack([parts["weight_ih"][place] for place in order[:of_first]])
+    if num_layers > 1:
+        arrays["weight_ih_upper"] = jnp.stack([parts["weight_ih"][place] for place in order[of_first:]])
+    return arrays, num_layers, bidirectional
+
+
+@_ported
+def rnn(
+    inputs: Array,
+    hidden: Any = None,
+    weights: Mapping[str, Array] | None = None,
+    cell_type: str = "lstm",
+    bidirectional: bool | None = None,
+    activation: str = "tanh",
+) -> Any:
+    """A recurrent network over [batch, seq, dim]: (out, h), or of an LSTM (out, h, c), with the states after each
+    sequence. See ejkernel.rnn. `weights` is a dictionary under PyTorch's names (weight_ih_l0, weight_hh_l0, bias_ih_l0,
+    bias_hh_l0, others _l1, _l0_reverse, ...), which also says how many layers and directions there are; without one, the
+    arrays are ejkernel.rnn's own keywords. `hidden` is the state before the first step, of an LSTM also the pair (h, c)."""
+    changes: dict[str, Any] = {"input": inputs}
+    if isinstance(hidden, tuple):
+        changes["hidden"], changes["cell"] = hidden
+    if bidirectional is not None:
+        changes["bidirectional"] = bidirectional
+    if weights is not None:
+        arrays, num_layers, both = _stacked(weights)
+        if bidirectional is not None and bool(bidirectional) != both:
+            raise InvalidArgument(
+                f"rnn: bidirectional must agree with weights, got {bidirectional} with weights of "
+                f"{'both directions' if both else 'one direction'}; leave it out"
+            )
+        changes |= arrays | {"num_layers": num_layers, "bidirectional": both}
+    # A layer with one state gives no second one.
+    changes["result"] = lambda returned: tuple(x for x in returned if x is not None)
     return changes

@@ -21,6 +21,7 @@ from ejkernel.modules.configs import (
     RaggedPageAttentionConfig,
     RaggedPageAttentionv3Config,
     RecurrentAttentionConfig,
+    RnnConfig,
     ScaledDotProductAttentionConfig,
 )
 from ejkernel.ops import ConfigSelectorChain, Executor, Invocation, Kernel, PersistentCache, Tuner
@@ -114,6 +115,12 @@ class GroupedMatmul(_LibraryKernel):
     op_id = "grouped_matmul"
     function = staticmethod(functions.grouped_matmul)
     config = GroupedMatmulConfig
+
+
+class Rnn(_LibraryKernel):
+    op_id = "rnn"
+    function = staticmethod(functions.rnn)
+    config = RnnConfig
 
 
 def create_default_executor(
