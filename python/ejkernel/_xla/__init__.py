@@ -6,7 +6,7 @@ An implementation is a function of two dictionaries by declared name, absent inp
     implementation("mean_pooling")({"x": x, "mask": None, "cu_seqlens": None}, {"chunk_size": None})["out"]
 """
 
-from ejkernel._xla import attention, grouped, paged, pooling, recurrence, recurrent
+from ejkernel._xla import attention, grouped, paged, pooling, recurrence, rnn
 from ejkernel._xla.faults import status as status
 
 _IMPLEMENTATIONS = {
@@ -32,8 +32,8 @@ _IMPLEMENTATIONS = {
     "grouped_matmul": grouped.grouped_matmul,
     "transposed_grouped_matmul": grouped.transposed_grouped_matmul,
     "grouped_matmul_backward": grouped.grouped_matmul_backward,
-    "rnn": recurrent.rnn,
-    "rnn_backward": recurrent.rnn_backward,
+    "rnn": rnn.rnn,
+    "rnn_backward": rnn.rnn_backward,
 }
 
 
