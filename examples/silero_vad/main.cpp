@@ -56,9 +56,12 @@ int run(const std::string& model_folder, const std::string& example_folder) {
   for (const double p : model.probabilities(all.subspan(cut), all.subspan(cut - context, context), carried))
     pieces.push_back(p);
 
-  const auto golden = nlohmann::json::parse(minilm::map_file(example_folder + "/golden.json").text()).get<std::vector<double>>();
-  const double to_golden = largest_difference(probabilities, golden), to_pieces = largest_difference(probabilities, pieces);
-  std::printf("largest difference to the package's own model, golden.json: %.1e, must be <= %g\n", to_golden, kTolerance);
+  const auto golden =
+      nlohmann::json::parse(minilm::map_file(example_folder + "/golden.json").text()).get<std::vector<double>>();
+  const double to_golden = largest_difference(probabilities, golden),
+               to_pieces = largest_difference(probabilities, pieces);
+  std::printf("largest difference to the package's own model, golden.json: %.1e, must be <= %g\n", to_golden,
+              kTolerance);
   std::printf("largest difference to the recording in two pieces:          %.1e, must be <= 1e-6\n", to_pieces);
   return to_golden <= kTolerance && to_pieces <= 1e-6 ? 0 : 1;
 }

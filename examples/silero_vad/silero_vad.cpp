@@ -26,7 +26,9 @@ ejk::Array weight(const minilm::SafeTensors& weights, const std::string& name, c
 }  // namespace
 
 SileroVad::SileroVad(const minilm::SafeTensors& weights, ejk::PlanOptions plan) : plan_(std::move(plan)) {
-  const auto load = [&](const std::string& name, const ejk::Shape& shape) { return weight(weights, name, shape, shape); };
+  const auto load = [&](const std::string& name, const ejk::Shape& shape) {
+    return weight(weights, name, shape, shape);
+  };
   const auto convolution = [&](const std::string& name, int64_t out, int64_t in, int64_t stride) {
     return Convolution{load(name + ".weight", {out, in, 3}), load(name + ".bias", {out}), stride, 1, true};
   };
@@ -68,8 +70,8 @@ std::vector<float> SileroVad::features(std::span<const float> window) const {
   const Signal parts = convolve(fourier_, signal);
   signal = {kBins, parts.length, {}};
   for (int64_t n = 0; n < kBins * parts.length; ++n)
-    signal.values.push_back(std::hypot(parts.values[static_cast<size_t>(n)],
-                                       parts.values[static_cast<size_t>(n + kBins * parts.length)]));
+    signal.values.push_back(
+        std::hypot(parts.values[static_cast<size_t>(n)], parts.values[static_cast<size_t>(n + kBins * parts.length)]));
   for (const Convolution& convolution : encoder_) signal = convolve(convolution, signal);
   return signal.values;
 }
@@ -87,11 +89,8 @@ std::vector<double> SileroVad::probabilities(std::span<const float> samples, std
         features(std::span(sound).subspan(static_cast<size_t>(chunk * kChunk), static_cast<size_t>(kContext + kChunk)));
     std::copy(row.begin(), row.end(), input.as<float>() + chunk * kFeatures);
   }
-  ejk::Rnn::Inputs in = {.input = input,
-                         .weight_ih = weight_ih_,
-                         .weight_hh = weight_hh_,
-                         .bias_ih = bias_ih_,
-                         .bias_hh = bias_hh_};
+  ejk::Rnn::Inputs in = {
+      .input = input, .weight_ih = weight_ih_, .weight_hh = weight_hh_, .bias_ih = bias_ih_, .bias_hh = bias_hh_};
   if (state.hidden.present()) in.hidden = state.hidden, in.cell = state.cell;
   const ejk::Rnn::Results result = ejk::rnn(in, {.cell_type = ejk::CellType::lstm}, {.plan = plan_});
   state = {result.final_hidden, result.final_cell};

@@ -25,8 +25,7 @@ class SileroVad {
 
   /// A probability per chunk; what follows the last whole chunk is left out. Each chunk also sees the last samples
   /// before it: `context` holds those before the first one, or is empty at the begin of a recording.
-  std::vector<double> probabilities(std::span<const float> samples, std::span<const float> context,
-                                    State& state) const;
+  std::vector<double> probabilities(std::span<const float> samples, std::span<const float> context, State& state) const;
 
  private:
   struct Convolution {

@@ -1,4 +1,5 @@
-// A few seconds of something that sounds like speech, made here: no recording is needed, and everybody has the same one.
+// A few seconds of something that sounds like speech, made here: no recording is needed, and everybody has the same
+// one.
 #pragma once
 
 #include <vector>

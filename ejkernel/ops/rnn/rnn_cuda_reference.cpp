@@ -116,8 +116,7 @@ struct CudaReference {
     const cuda::RnnProblem problem = rnns::cuda_problem(call, context.workspace.data(), context.status);
     if (problem.batch > 0) launch(*programs.run, context, problem.batch, problem);
     if (!kBackward) return;
-    const int64_t elements =
-        problem.num_states() * problem.gate_rows() * (problem.width() + problem.hidden_size + 2);
+    const int64_t elements = problem.num_states() * problem.gate_rows() * (problem.width() + problem.hidden_size + 2);
     if (elements > 0) launch(*programs.sum_weights, context, cpu::ceil_div(elements, cuda::kRnnThreads), problem);
   }
 

@@ -1,6 +1,6 @@
 // rnn and its gradient in double, every dtype and any strides: a block per sequence, a thread per hidden unit; then a
-// thread per element of the weights' gradients. The host compiles the same text with blocks of its own threads, which is
-// how tests compare it.
+// thread per element of the weights' gradients. The host compiles the same text with blocks of its own threads, which
+// is how tests compare it.
 #pragma once
 
 #include "ejkernel/ops/rnn/rnn_cuda_problem.cuh"
@@ -136,9 +136,8 @@ class RnnSequence {
   EJK_DEVICE void pull_back(int64 state, const double* above, double* below) const {
     const int64 hidden_size = p_.hidden_size, width = p_.width();
     double *d_h = p_.d_state(b_, 0), *d_c = p_.d_state(b_, 1), *past = p_.d_state(b_, 2);
-    for_each(hidden_size, [&](int64 j) {
-      d_h[j] = p_.d_final_hidden.at(state, b_, j), d_c[j] = p_.d_final_cell.at(state, b_, j);
-    });
+    for_each(hidden_size,
+             [&](int64 j) { d_h[j] = p_.d_final_hidden.at(state, b_, j), d_c[j] = p_.d_final_cell.at(state, b_, j); });
     for (int64 s = length_ - 1; s >= 0; --s) {
       const int64 t = time(state, s), inputs = p_.input_of(state / p_.num_directions);
       const double* d_out = above + t * width + state % p_.num_directions * hidden_size;
@@ -170,12 +169,14 @@ class RnnSequence {
     if (p_.cell == RnnCell::lstm) {
       const double i = gate(0), f = gate(1), g = gate(2), o = gate(3), c = p_.before(at, 1)[j];
       const double tangent = tanh(f * c + i * g), d = d_c + d_h * o * (1 - tangent * tangent);
-      const double all[4] = {d * g * i * (1 - i), d * c * f * (1 - f), d * i * (1 - g * g), d_h * tangent * o * (1 - o)};
+      const double all[4] = {d * g * i * (1 - i), d * c * f * (1 - f), d * i * (1 - g * g),
+                             d_h * tangent * o * (1 - o)};
       for (int64 n = 0; n < 4; ++n) set(n, all[n], all[n]);
       d_c = d * f;
     } else if (p_.cell == RnnCell::gru) {
       const double r = gate(0), z = gate(1), n = gate(2), h = p_.before(at, 0)[j];
-      const double d_n = d_h * (1 - z) * (1 - n * n), d_r = d_n * gate(3) * r * (1 - r), d_z = d_h * (h - n) * z * (1 - z);
+      const double d_n = d_h * (1 - z) * (1 - n * n), d_r = d_n * gate(3) * r * (1 - r),
+                   d_z = d_h * (h - n) * z * (1 - z);
       set(0, d_r, d_r), set(1, d_z, d_z), set(2, d_n, d_n * r);
       past = d_h * z;
     } else {

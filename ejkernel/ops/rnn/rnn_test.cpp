@@ -71,8 +71,7 @@ TEST_P(RnnRules, a_sequence_ends_at_its_length_and_the_rest_is_not_read) {
 
 TEST_P(RnnRules, lengths_out_of_range_are_clamped_with_their_status_bit) {
   const Array input = f32({2, 2, 1}, {1, 2, kNaN, kNaN});
-  const auto result =
-      run({.input = input, .weight_ih = one, .weight_hh = one, .lengths = i32({INT32_MAX, -1})}, kSums);
+  const auto result = run({.input = input, .weight_ih = one, .weight_hh = one, .lengths = i32({INT32_MAX, -1})}, kSums);
   EXPECT_THAT(values_of(result.out), ElementsAre(1, 3, 0, 0));
   EXPECT_EQ(status, status::kLength);
 }
@@ -81,8 +80,7 @@ TEST_P(RnnRules, the_way_back_begins_at_each_sequences_own_end) {
   Rnn::Params params = kSums;
   params.bidirectional = true;
   const Array input = f32({2, 3, 1}, {1, 2, 3, 4, 5, kNaN});
-  const auto [out, h, c] =
-      run({.input = input, .weight_ih = both, .weight_hh = both, .lengths = i32({3, 2})}, params);
+  const auto [out, h, c] = run({.input = input, .weight_ih = both, .weight_hh = both, .lengths = i32({3, 2})}, params);
   EXPECT_THAT(values_of(out), ElementsAre(1, 6, 3, 5, 6, 3, 4, 9, 9, 5, 0, 0));
   EXPECT_THAT(values_of(h), ElementsAre(6, 9, 6, 9));
 }
@@ -197,16 +195,14 @@ TEST_F(RnnRefusals, states_without_their_axis_are_one) {
 }
 
 TEST_F(RnnRefusals, only_a_vanilla_cell_has_an_activation_and_only_an_lstm_a_cell) {
-  EXPECT_THAT(refusal({.input = input, .weight_ih = weight_ih, .weight_hh = weight_hh},
-                      {.activation = CellActivation::relu}),
-              HasSubstr("activation must be left at tanh unless cell_type is rnn, got relu"));
+  EXPECT_THAT(
+      refusal({.input = input, .weight_ih = weight_ih, .weight_hh = weight_hh}, {.activation = CellActivation::relu}),
+      HasSubstr("activation must be left at tanh unless cell_type is rnn, got relu"));
   const Array nine = Array::zeros(DType::f32, {1, 9, 2}), hidden = Array::zeros(DType::f32, {1, 9, 3});
-  EXPECT_THAT(refusal({.input = input,
-                       .cell = Array::zeros(DType::f32, {1, 1, 3}),
-                       .weight_ih = nine,
-                       .weight_hh = hidden},
-                      {.cell_type = CellType::gru}),
-              HasSubstr("cell must be left out in the gru or rnn form"));
+  EXPECT_THAT(
+      refusal({.input = input, .cell = Array::zeros(DType::f32, {1, 1, 3}), .weight_ih = nine, .weight_hh = hidden},
+              {.cell_type = CellType::gru}),
+      HasSubstr("cell must be left out in the gru or rnn form"));
 }
 
 }  // namespace

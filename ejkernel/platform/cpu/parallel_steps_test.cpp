@@ -61,8 +61,9 @@ TEST(ParallelSteps, an_exception_ends_it_and_nobody_waits_for_ever) {
 }
 
 TEST(ParallelSteps, nothing_to_do_is_done) {
-  parallel_steps({.num_chains = 2, .num_steps = 0, .num_tasks = 4},
-                 [](int64_t, int64_t, int64_t, int) { FAIL() << "there is no step"; }, 2);
+  parallel_steps(
+      {.num_chains = 2, .num_steps = 0, .num_tasks = 4},
+      [](int64_t, int64_t, int64_t, int) { FAIL() << "there is no step"; }, 2);
 }
 
 }  // namespace
