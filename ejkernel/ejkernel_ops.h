@@ -1570,6 +1570,366 @@ static inline ejk_status ejk_recurrent_attention_backward(const ejk_recurrent_at
   return status;
 }
 
+/* ---- gla_attention ---- */
+
+/* Gated linear attention: recurrent_attention whose state decays by a gate per token and key dimension. Yang et
+ * al., Gated Linear Attention Transformers with Hardware-Efficient Training (arXiv:2312.06635), sections 2 to 4.
+ * Gradient: gla_attention_backward. */
+typedef struct ejk_gla_attention_args {
+  struct {
+    /* required; queries: float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): @query[batch, seq_len,
+     * num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* required; values; value_dim may differ from key_dim: @query[batch, seq_len, num_kv_heads, value_dim] ;
+     * @query[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* may be NULL; log decay of a token for each row of the state: float?[batch, seq_len, num_q_heads, key_dim]
+     * ; float?[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* gk;
+    /* may be NULL; log decay of a head, the same for every token: float?[num_q_heads] */
+    const DLTensor* g_gamma;
+    /* may be NULL; the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding
+     * step moves: float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim,
+     * value_dim] */
+    const DLTensor* initial_state;
+    /* may be NULL; packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence: - ;
+     * int32[num_seqs+1] */
+    const DLTensor* cu_seqlens;
+  } inputs;
+  struct {
+    /* what each token reads, after its own update; 0 in rows of no sequence: @query[batch, seq_len, num_q_heads,
+     * value_dim] ; @query[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* out;
+    /* the state after a sequence's last token; an empty sequence's is its initial state: state@query[batch,
+     * num_q_heads, key_dim, value_dim] ; state@query[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* final_state;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of out; absent: 1/sqrt(key_dim); default NULL: none */
+    const double* softmax_scale;
+    /* from the last token to the first; default false */
+    bool reverse;
+    /* dtype of final_state; absent: float32 (float64 for float64 queries); default NULL: none */
+    const char* state_dtype;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_gla_attention_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_gla_attention_init(ejk_gla_attention_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.reverse = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_gla_attention(const ejk_gla_attention_args* args) {
+  ejk_tensor inputs[7], outputs[2];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("gla_attention", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key", args->inputs.key);
+  ejk_ops_add(inputs, &num_inputs, "value", args->inputs.value);
+  ejk_ops_add(inputs, &num_inputs, "gk", args->inputs.gk);
+  ejk_ops_add(inputs, &num_inputs, "g_gamma", args->inputs.g_gamma);
+  ejk_ops_add(inputs, &num_inputs, "initial_state", args->inputs.initial_state);
+  ejk_ops_add(inputs, &num_inputs, "cu_seqlens", args->inputs.cu_seqlens);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "final_state", args->outputs.final_state);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.reverse != false)
+    status = ejk_params_set_bool(params, "reverse", args->params.reverse);
+  if (status == EJK_OK && args->params.state_dtype != NULL)
+    status = ejk_params_set_str(params, "state_dtype", args->params.state_dtype);
+  if (status == EJK_OK)
+    status = ejk_execute("gla_attention", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- gla_attention_backward ---- */
+
+/* Gradient of gla_attention for query, key, value, both gates and the initial state. Yang et al., Gated Linear
+ * Attention Transformers with Hardware-Efficient Training (arXiv:2312.06635), sections 2 to 4. */
+typedef struct ejk_gla_attention_backward_args {
+  struct {
+    /* required; queries: float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): @query[batch, seq_len,
+     * num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* required; values; value_dim may differ from key_dim: @query[batch, seq_len, num_kv_heads, value_dim] ;
+     * @query[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* may be NULL; log decay of a token for each row of the state: float?[batch, seq_len, num_q_heads, key_dim]
+     * ; float?[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* gk;
+    /* may be NULL; log decay of a head, the same for every token: float?[num_q_heads] */
+    const DLTensor* g_gamma;
+    /* may be NULL; the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding
+     * step moves: float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim,
+     * value_dim] */
+    const DLTensor* initial_state;
+    /* may be NULL; packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence: - ;
+     * int32[num_seqs+1] */
+    const DLTensor* cu_seqlens;
+    /* may be NULL; cotangent of out; absent: zero: @query?[batch, seq_len, num_q_heads, value_dim] ;
+     * @query?[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* d_out;
+    /* may be NULL; cotangent of final_state; absent: zero: state@query?[batch, num_q_heads, key_dim, value_dim]
+     * ; state@query?[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* d_final_state;
+  } inputs;
+  struct {
+    /* gradient of query: @query[batch, seq_len, num_q_heads, key_dim] ; @query[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* gradient of key, summed over its query heads: @key[batch, seq_len, num_kv_heads, key_dim] ;
+     * @key[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* gradient of value, summed over its query heads: @value[batch, seq_len, num_kv_heads, value_dim] ;
+     * @value[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* gradient of gk: @gk?[batch, seq_len, num_q_heads, key_dim] ; @gk?[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* gk;
+    /* gradient of g_gamma, summed over the tokens: @g_gamma?[num_q_heads] */
+    const DLTensor* g_gamma;
+    /* gradient of initial_state: @initial_state?[batch, num_q_heads, key_dim, value_dim] ;
+     * @initial_state?[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* initial_state;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* factor of out; absent: 1/sqrt(key_dim); default NULL: none */
+    const double* softmax_scale;
+    /* from the last token to the first; default false */
+    bool reverse;
+    /* dtype of final_state; absent: float32 (float64 for float64 queries); default NULL: none */
+    const char* state_dtype;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_gla_attention_backward_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_gla_attention_backward_init(ejk_gla_attention_backward_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.reverse = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_gla_attention_backward(const ejk_gla_attention_backward_args* args) {
+  ejk_tensor inputs[9], outputs[6];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("gla_attention_backward", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key", args->inputs.key);
+  ejk_ops_add(inputs, &num_inputs, "value", args->inputs.value);
+  ejk_ops_add(inputs, &num_inputs, "gk", args->inputs.gk);
+  ejk_ops_add(inputs, &num_inputs, "g_gamma", args->inputs.g_gamma);
+  ejk_ops_add(inputs, &num_inputs, "initial_state", args->inputs.initial_state);
+  ejk_ops_add(inputs, &num_inputs, "cu_seqlens", args->inputs.cu_seqlens);
+  ejk_ops_add(inputs, &num_inputs, "d_out", args->inputs.d_out);
+  ejk_ops_add(inputs, &num_inputs, "d_final_state", args->inputs.d_final_state);
+  ejk_ops_add(outputs, &num_outputs, "query", args->outputs.query);
+  ejk_ops_add(outputs, &num_outputs, "key", args->outputs.key);
+  ejk_ops_add(outputs, &num_outputs, "value", args->outputs.value);
+  ejk_ops_add(outputs, &num_outputs, "gk", args->outputs.gk);
+  ejk_ops_add(outputs, &num_outputs, "g_gamma", args->outputs.g_gamma);
+  ejk_ops_add(outputs, &num_outputs, "initial_state", args->outputs.initial_state);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.reverse != false)
+    status = ejk_params_set_bool(params, "reverse", args->params.reverse);
+  if (status == EJK_OK && args->params.state_dtype != NULL)
+    status = ejk_params_set_str(params, "state_dtype", args->params.state_dtype);
+  if (status == EJK_OK)
+    status = ejk_execute("gla_attention_backward", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- lightning_attention ---- */
+
+/* Lightning attention: recurrent_attention whose heads decay at fixed rates, slower in later layers. Qin et al.,
+ * Lightning Attention-2 (arXiv:2401.04658), sections 2 and 3; MiniMax-01 (arXiv:2501.08313), section 2.2.
+ * Gradient: lightning_attention_backward. */
+typedef struct ejk_lightning_attention_args {
+  struct {
+    /* required; queries: float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): @query[batch, seq_len,
+     * num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* required; values; value_dim may differ from key_dim: @query[batch, seq_len, num_kv_heads, value_dim] ;
+     * @query[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* may be NULL; the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding
+     * step moves: float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim,
+     * value_dim] */
+    const DLTensor* initial_state;
+    /* may be NULL; packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence: - ;
+     * int32[num_seqs+1] */
+    const DLTensor* cu_seqlens;
+  } inputs;
+  struct {
+    /* what each token reads, after its own update; 0 in rows of no sequence: @query[batch, seq_len, num_q_heads,
+     * value_dim] ; @query[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* out;
+    /* the state after a sequence's last token; an empty sequence's is its initial state: state@query[batch,
+     * num_q_heads, key_dim, value_dim] ; state@query[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* final_state;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* the layer's number, from 0 to num_layers - 1; must be given; default NULL: none */
+    const int64_t* layer_idx;
+    /* layers of the model; must be given; default NULL: none */
+    const int64_t* num_layers;
+    /* factor of out; absent: 1/sqrt(key_dim); default NULL: none */
+    const double* softmax_scale;
+    /* from the last token to the first; default false */
+    bool reverse;
+    /* dtype of final_state; absent: float32 (float64 for float64 queries); default NULL: none */
+    const char* state_dtype;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_lightning_attention_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_lightning_attention_init(ejk_lightning_attention_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.reverse = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_lightning_attention(const ejk_lightning_attention_args* args) {
+  ejk_tensor inputs[5], outputs[2];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("lightning_attention", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key", args->inputs.key);
+  ejk_ops_add(inputs, &num_inputs, "value", args->inputs.value);
+  ejk_ops_add(inputs, &num_inputs, "initial_state", args->inputs.initial_state);
+  ejk_ops_add(inputs, &num_inputs, "cu_seqlens", args->inputs.cu_seqlens);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "final_state", args->outputs.final_state);
+  if (status == EJK_OK && args->params.layer_idx != NULL)
+    status = ejk_params_set_i64(params, "layer_idx", *args->params.layer_idx);
+  if (status == EJK_OK && args->params.num_layers != NULL)
+    status = ejk_params_set_i64(params, "num_layers", *args->params.num_layers);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.reverse != false)
+    status = ejk_params_set_bool(params, "reverse", args->params.reverse);
+  if (status == EJK_OK && args->params.state_dtype != NULL)
+    status = ejk_params_set_str(params, "state_dtype", args->params.state_dtype);
+  if (status == EJK_OK)
+    status = ejk_execute("lightning_attention", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- lightning_attention_backward ---- */
+
+/* Gradient of lightning_attention for query, key, value and the initial state. Qin et al., Lightning Attention-2
+ * (arXiv:2401.04658), sections 2 and 3; MiniMax-01 (arXiv:2501.08313), section 2.2. */
+typedef struct ejk_lightning_attention_backward_args {
+  struct {
+    /* required; queries: float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* required; keys; query head h reads kv head h div (num_q_heads / num_kv_heads): @query[batch, seq_len,
+     * num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* required; values; value_dim may differ from key_dim: @query[batch, seq_len, num_kv_heads, value_dim] ;
+     * @query[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* may be NULL; the state before a sequence's first token; absent: 0. A bfloat16 one halves what a decoding
+     * step moves: float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim,
+     * value_dim] */
+    const DLTensor* initial_state;
+    /* may be NULL; packed: sequence s owns rows [s], [s+1); an end before its start is an empty sequence: - ;
+     * int32[num_seqs+1] */
+    const DLTensor* cu_seqlens;
+    /* may be NULL; cotangent of out; absent: zero: @query?[batch, seq_len, num_q_heads, value_dim] ;
+     * @query?[num_tokens, num_q_heads, value_dim] */
+    const DLTensor* d_out;
+    /* may be NULL; cotangent of final_state; absent: zero: state@query?[batch, num_q_heads, key_dim, value_dim]
+     * ; state@query?[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* d_final_state;
+  } inputs;
+  struct {
+    /* gradient of query: @query[batch, seq_len, num_q_heads, key_dim] ; @query[num_tokens, num_q_heads, key_dim] */
+    const DLTensor* query;
+    /* gradient of key, summed over its query heads: @key[batch, seq_len, num_kv_heads, key_dim] ;
+     * @key[num_tokens, num_kv_heads, key_dim] */
+    const DLTensor* key;
+    /* gradient of value, summed over its query heads: @value[batch, seq_len, num_kv_heads, value_dim] ;
+     * @value[num_tokens, num_kv_heads, value_dim] */
+    const DLTensor* value;
+    /* gradient of initial_state: @initial_state?[batch, num_q_heads, key_dim, value_dim] ;
+     * @initial_state?[num_seqs, num_q_heads, key_dim, value_dim] */
+    const DLTensor* initial_state;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* the layer's number, from 0 to num_layers - 1; must be given; default NULL: none */
+    const int64_t* layer_idx;
+    /* layers of the model; must be given; default NULL: none */
+    const int64_t* num_layers;
+    /* factor of out; absent: 1/sqrt(key_dim); default NULL: none */
+    const double* softmax_scale;
+    /* from the last token to the first; default false */
+    bool reverse;
+    /* dtype of final_state; absent: float32 (float64 for float64 queries); default NULL: none */
+    const char* state_dtype;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_lightning_attention_backward_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_lightning_attention_backward_init(ejk_lightning_attention_backward_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.reverse = false;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_lightning_attention_backward(const ejk_lightning_attention_backward_args* args) {
+  ejk_tensor inputs[7], outputs[4];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("lightning_attention_backward", &params);
+  ejk_ops_add(inputs, &num_inputs, "query", args->inputs.query);
+  ejk_ops_add(inputs, &num_inputs, "key", args->inputs.key);
+  ejk_ops_add(inputs, &num_inputs, "value", args->inputs.value);
+  ejk_ops_add(inputs, &num_inputs, "initial_state", args->inputs.initial_state);
+  ejk_ops_add(inputs, &num_inputs, "cu_seqlens", args->inputs.cu_seqlens);
+  ejk_ops_add(inputs, &num_inputs, "d_out", args->inputs.d_out);
+  ejk_ops_add(inputs, &num_inputs, "d_final_state", args->inputs.d_final_state);
+  ejk_ops_add(outputs, &num_outputs, "query", args->outputs.query);
+  ejk_ops_add(outputs, &num_outputs, "key", args->outputs.key);
+  ejk_ops_add(outputs, &num_outputs, "value", args->outputs.value);
+  ejk_ops_add(outputs, &num_outputs, "initial_state", args->outputs.initial_state);
+  if (status == EJK_OK && args->params.layer_idx != NULL)
+    status = ejk_params_set_i64(params, "layer_idx", *args->params.layer_idx);
+  if (status == EJK_OK && args->params.num_layers != NULL)
+    status = ejk_params_set_i64(params, "num_layers", *args->params.num_layers);
+  if (status == EJK_OK && args->params.softmax_scale != NULL)
+    status = ejk_params_set_f64(params, "softmax_scale", *args->params.softmax_scale);
+  if (status == EJK_OK && args->params.reverse != false)
+    status = ejk_params_set_bool(params, "reverse", args->params.reverse);
+  if (status == EJK_OK && args->params.state_dtype != NULL)
+    status = ejk_params_set_str(params, "state_dtype", args->params.state_dtype);
+  if (status == EJK_OK)
+    status = ejk_execute("lightning_attention_backward", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
 /* ---- grouped_matmul ---- */
 
 /* Products of groups of rows with a matrix per group: ragged, batched, block-sparse, 8-bit. Gale et al.,
@@ -1847,6 +2207,226 @@ static inline ejk_status ejk_transposed_grouped_matmul(const ejk_transposed_grou
     status = ejk_params_set_i64(params, "block_n", *args->params.block_n);
   if (status == EJK_OK)
     status = ejk_execute("transposed_grouped_matmul", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- rnn ---- */
+
+/* Recurrent networks of LSTM, GRU or vanilla cells: layers, two directions, sequences of their own lengths.
+ * Hochreiter and Schmidhuber, Long Short-Term Memory (1997); Cho et al., Learning Phrase Representations
+ * (arXiv:1406.1078), section 2.3, as PyTorch's nn.LSTM, nn.GRU and nn.RNN. Gradient: rnn_backward. */
+typedef struct ejk_rnn_args {
+  struct {
+    /* required; the sequences: float[batch, seq_len, input_size] */
+    const DLTensor* input;
+    /* may be NULL; h before the first step, of every layer (outer) and direction, forward first; without the
+     * first axis where there is one; absent: 0: @input?[num_states, batch, hidden_size] | @input?[batch,
+     * hidden_size] */
+    const DLTensor* hidden;
+    /* may be NULL; lstm: c before the first step, likewise: @input?[num_states, batch, hidden_size] |
+     * @input?[batch, hidden_size] ; - */
+    const DLTensor* cell;
+    /* required; W_ih of the first layer; rows of the gates i f g o (lstm) or r z n (gru), hidden_size each:
+     * @input[num_directions, gate_rows, input_size] */
+    const DLTensor* weight_ih;
+    /* may be NULL; W_ih of the other layers and their directions, in the order of the states: @input?[num_upper,
+     * gate_rows, layer_size] */
+    const DLTensor* weight_ih_upper;
+    /* required; W_hh, in the order of the states: @input[num_states, gate_rows, hidden_size] */
+    const DLTensor* weight_hh;
+    /* may be NULL; b_ih, likewise; absent: 0: @input?[num_states, gate_rows] */
+    const DLTensor* bias_ih;
+    /* may be NULL; b_hh, likewise; absent: 0: @input?[num_states, gate_rows] */
+    const DLTensor* bias_hh;
+    /* may be NULL; steps that each sequence has, clamped to [0, seq_len]; absent: all. Steps past them are not
+     * read: int32?[batch] */
+    const DLTensor* lengths;
+  } inputs;
+  struct {
+    /* h of the last layer at every step, the directions side by side; 0 past a sequence's length: @input[batch,
+     * seq_len, layer_size] */
+    const DLTensor* out;
+    /* h after each sequence's own last step (backwards: after its first); hidden for an empty one:
+     * @input[num_states, batch, hidden_size] */
+    const DLTensor* final_hidden;
+    /* lstm: c, likewise: @input[num_states, batch, hidden_size] ; - */
+    const DLTensor* final_cell;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* which cell; default "lstm"; one of "lstm", "gru", "rnn" */
+    const char* cell_type;
+    /* of the vanilla cell (rnn); the others have their own; default "tanh"; one of "tanh", "relu", "sigmoid",
+     * "identity" */
+    const char* activation;
+    /* each layer also runs backwards; default false */
+    bool bidirectional;
+    /* layers, each on the output of the one below; default 1 */
+    int64_t num_layers;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_rnn_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_rnn_init(ejk_rnn_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.cell_type = "lstm";
+  args->params.activation = "tanh";
+  args->params.bidirectional = false;
+  args->params.num_layers = 1;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_rnn(const ejk_rnn_args* args) {
+  ejk_tensor inputs[9], outputs[3];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("rnn", &params);
+  ejk_ops_add(inputs, &num_inputs, "input", args->inputs.input);
+  ejk_ops_add(inputs, &num_inputs, "hidden", args->inputs.hidden);
+  ejk_ops_add(inputs, &num_inputs, "cell", args->inputs.cell);
+  ejk_ops_add(inputs, &num_inputs, "weight_ih", args->inputs.weight_ih);
+  ejk_ops_add(inputs, &num_inputs, "weight_ih_upper", args->inputs.weight_ih_upper);
+  ejk_ops_add(inputs, &num_inputs, "weight_hh", args->inputs.weight_hh);
+  ejk_ops_add(inputs, &num_inputs, "bias_ih", args->inputs.bias_ih);
+  ejk_ops_add(inputs, &num_inputs, "bias_hh", args->inputs.bias_hh);
+  ejk_ops_add(inputs, &num_inputs, "lengths", args->inputs.lengths);
+  ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
+  ejk_ops_add(outputs, &num_outputs, "final_hidden", args->outputs.final_hidden);
+  ejk_ops_add(outputs, &num_outputs, "final_cell", args->outputs.final_cell);
+  if (status == EJK_OK && args->params.cell_type != NULL)
+    status = ejk_params_set_str(params, "cell_type", args->params.cell_type);
+  if (status == EJK_OK && args->params.activation != NULL)
+    status = ejk_params_set_str(params, "activation", args->params.activation);
+  if (status == EJK_OK && args->params.bidirectional != false)
+    status = ejk_params_set_bool(params, "bidirectional", args->params.bidirectional);
+  if (status == EJK_OK && args->params.num_layers != 1)
+    status = ejk_params_set_i64(params, "num_layers", args->params.num_layers);
+  if (status == EJK_OK)
+    status = ejk_execute("rnn", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
+  ejk_params_free(params);
+  return status;
+}
+
+/* ---- rnn_backward ---- */
+
+/* Gradient of rnn for input, states, weights and biases. Hochreiter and Schmidhuber, Long Short-Term Memory
+ * (1997); Cho et al., Learning Phrase Representations (arXiv:1406.1078), section 2.3, as PyTorch's nn.LSTM,
+ * nn.GRU and nn.RNN. */
+typedef struct ejk_rnn_backward_args {
+  struct {
+    /* required; the sequences: float[batch, seq_len, input_size] */
+    const DLTensor* input;
+    /* may be NULL; h before the first step, of every layer (outer) and direction, forward first; without the
+     * first axis where there is one; absent: 0: @input?[num_states, batch, hidden_size] | @input?[batch,
+     * hidden_size] */
+    const DLTensor* hidden;
+    /* may be NULL; lstm: c before the first step, likewise: @input?[num_states, batch, hidden_size] |
+     * @input?[batch, hidden_size] ; - */
+    const DLTensor* cell;
+    /* required; W_ih of the first layer; rows of the gates i f g o (lstm) or r z n (gru), hidden_size each:
+     * @input[num_directions, gate_rows, input_size] */
+    const DLTensor* weight_ih;
+    /* may be NULL; W_ih of the other layers and their directions, in the order of the states: @input?[num_upper,
+     * gate_rows, layer_size] */
+    const DLTensor* weight_ih_upper;
+    /* required; W_hh, in the order of the states: @input[num_states, gate_rows, hidden_size] */
+    const DLTensor* weight_hh;
+    /* may be NULL; b_ih, likewise; absent: 0: @input?[num_states, gate_rows] */
+    const DLTensor* bias_ih;
+    /* may be NULL; b_hh, likewise; absent: 0: @input?[num_states, gate_rows] */
+    const DLTensor* bias_hh;
+    /* may be NULL; steps that each sequence has, clamped to [0, seq_len]; absent: all. Steps past them are not
+     * read: int32?[batch] */
+    const DLTensor* lengths;
+    /* may be NULL; cotangent of out, not read past a sequence's length; absent: zero: @input?[batch, seq_len,
+     * layer_size] */
+    const DLTensor* d_out;
+    /* may be NULL; cotangent of final_hidden; absent: zero: @input?[num_states, batch, hidden_size] */
+    const DLTensor* d_final_hidden;
+    /* may be NULL; cotangent of final_cell; absent: zero: @input?[num_states, batch, hidden_size] ; - */
+    const DLTensor* d_final_cell;
+  } inputs;
+  struct {
+    /* gradient of input; 0 past a sequence's length: @input[batch, seq_len, input_size] */
+    const DLTensor* input;
+    /* gradient of hidden: @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] */
+    const DLTensor* hidden;
+    /* gradient of cell: @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - */
+    const DLTensor* cell;
+    /* gradient of weight_ih, summed over the steps of all sequences, as the next ones are:
+     * @input[num_directions, gate_rows, input_size] */
+    const DLTensor* weight_ih;
+    /* gradient of weight_ih_upper: @input?[num_upper, gate_rows, layer_size] */
+    const DLTensor* weight_ih_upper;
+    /* gradient of weight_hh: @input[num_states, gate_rows, hidden_size] */
+    const DLTensor* weight_hh;
+    /* gradient of bias_ih: @input?[num_states, gate_rows] */
+    const DLTensor* bias_ih;
+    /* gradient of bias_hh: @input?[num_states, gate_rows] */
+    const DLTensor* bias_hh;
+  } outputs; /* NULL: not wanted */
+  struct {
+    /* which cell; default "lstm"; one of "lstm", "gru", "rnn" */
+    const char* cell_type;
+    /* of the vanilla cell (rnn); the others have their own; default "tanh"; one of "tanh", "relu", "sigmoid",
+     * "identity" */
+    const char* activation;
+    /* each layer also runs backwards; default false */
+    bool bidirectional;
+    /* layers, each on the output of the one below; default 1 */
+    int64_t num_layers;
+  } params;
+  const ejk_plan_options* plan; /* NULL: none */
+  const ejk_run_options* run;   /* NULL: none */
+} ejk_rnn_backward_args;
+
+/* Every tensor absent, every parameter at its default. */
+static inline void ejk_rnn_backward_init(ejk_rnn_backward_args* args) {
+  memset(args, 0, sizeof *args);
+  args->params.cell_type = "lstm";
+  args->params.activation = "tanh";
+  args->params.bidirectional = false;
+  args->params.num_layers = 1;
+}
+
+/* Errors as ejk_execute. */
+static inline ejk_status ejk_rnn_backward(const ejk_rnn_backward_args* args) {
+  ejk_tensor inputs[12], outputs[8];
+  size_t num_inputs = 0, num_outputs = 0;
+  ejk_params_t* params = NULL;
+  ejk_status status = ejk_params_new("rnn_backward", &params);
+  ejk_ops_add(inputs, &num_inputs, "input", args->inputs.input);
+  ejk_ops_add(inputs, &num_inputs, "hidden", args->inputs.hidden);
+  ejk_ops_add(inputs, &num_inputs, "cell", args->inputs.cell);
+  ejk_ops_add(inputs, &num_inputs, "weight_ih", args->inputs.weight_ih);
+  ejk_ops_add(inputs, &num_inputs, "weight_ih_upper", args->inputs.weight_ih_upper);
+  ejk_ops_add(inputs, &num_inputs, "weight_hh", args->inputs.weight_hh);
+  ejk_ops_add(inputs, &num_inputs, "bias_ih", args->inputs.bias_ih);
+  ejk_ops_add(inputs, &num_inputs, "bias_hh", args->inputs.bias_hh);
+  ejk_ops_add(inputs, &num_inputs, "lengths", args->inputs.lengths);
+  ejk_ops_add(inputs, &num_inputs, "d_out", args->inputs.d_out);
+  ejk_ops_add(inputs, &num_inputs, "d_final_hidden", args->inputs.d_final_hidden);
+  ejk_ops_add(inputs, &num_inputs, "d_final_cell", args->inputs.d_final_cell);
+  ejk_ops_add(outputs, &num_outputs, "input", args->outputs.input);
+  ejk_ops_add(outputs, &num_outputs, "hidden", args->outputs.hidden);
+  ejk_ops_add(outputs, &num_outputs, "cell", args->outputs.cell);
+  ejk_ops_add(outputs, &num_outputs, "weight_ih", args->outputs.weight_ih);
+  ejk_ops_add(outputs, &num_outputs, "weight_ih_upper", args->outputs.weight_ih_upper);
+  ejk_ops_add(outputs, &num_outputs, "weight_hh", args->outputs.weight_hh);
+  ejk_ops_add(outputs, &num_outputs, "bias_ih", args->outputs.bias_ih);
+  ejk_ops_add(outputs, &num_outputs, "bias_hh", args->outputs.bias_hh);
+  if (status == EJK_OK && args->params.cell_type != NULL)
+    status = ejk_params_set_str(params, "cell_type", args->params.cell_type);
+  if (status == EJK_OK && args->params.activation != NULL)
+    status = ejk_params_set_str(params, "activation", args->params.activation);
+  if (status == EJK_OK && args->params.bidirectional != false)
+    status = ejk_params_set_bool(params, "bidirectional", args->params.bidirectional);
+  if (status == EJK_OK && args->params.num_layers != 1)
+    status = ejk_params_set_i64(params, "num_layers", args->params.num_layers);
+  if (status == EJK_OK)
+    status = ejk_execute("rnn_backward", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
   ejk_params_free(params);
   return status;
 }

@@ -100,10 +100,47 @@ class RecurrentAttentionBackwardResult(NamedTuple, Generic[Array]):
     gv: Annotated[Array, "@gv?[batch, seq_len, num_q_heads, value_dim] ; @gv?[num_tokens, num_q_heads, value_dim]"] | None
     initial_state: Annotated[Array, "@initial_state?[batch, num_q_heads, key_dim, value_dim] ; @initial_state?[num_seqs, num_q_heads, key_dim, value_dim]"] | None
 
+class GlaAttentionResult(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@query[batch, seq_len, num_q_heads, value_dim] ; @query[num_tokens, num_q_heads, value_dim]"]
+    final_state: Annotated[Array, "state@query[batch, num_q_heads, key_dim, value_dim] ; state@query[num_seqs, num_q_heads, key_dim, value_dim]"]
+
+class GlaAttentionBackwardResult(NamedTuple, Generic[Array]):
+    query: Annotated[Array, "@query[batch, seq_len, num_q_heads, key_dim] ; @query[num_tokens, num_q_heads, key_dim]"]
+    key: Annotated[Array, "@key[batch, seq_len, num_kv_heads, key_dim] ; @key[num_tokens, num_kv_heads, key_dim]"]
+    value: Annotated[Array, "@value[batch, seq_len, num_kv_heads, value_dim] ; @value[num_tokens, num_kv_heads, value_dim]"]
+    gk: Annotated[Array, "@gk?[batch, seq_len, num_q_heads, key_dim] ; @gk?[num_tokens, num_q_heads, key_dim]"] | None
+    g_gamma: Annotated[Array, "@g_gamma?[num_q_heads]"] | None
+    initial_state: Annotated[Array, "@initial_state?[batch, num_q_heads, key_dim, value_dim] ; @initial_state?[num_seqs, num_q_heads, key_dim, value_dim]"] | None
+
+class LightningAttentionResult(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@query[batch, seq_len, num_q_heads, value_dim] ; @query[num_tokens, num_q_heads, value_dim]"]
+    final_state: Annotated[Array, "state@query[batch, num_q_heads, key_dim, value_dim] ; state@query[num_seqs, num_q_heads, key_dim, value_dim]"]
+
+class LightningAttentionBackwardResult(NamedTuple, Generic[Array]):
+    query: Annotated[Array, "@query[batch, seq_len, num_q_heads, key_dim] ; @query[num_tokens, num_q_heads, key_dim]"]
+    key: Annotated[Array, "@key[batch, seq_len, num_kv_heads, key_dim] ; @key[num_tokens, num_kv_heads, key_dim]"]
+    value: Annotated[Array, "@value[batch, seq_len, num_kv_heads, value_dim] ; @value[num_tokens, num_kv_heads, value_dim]"]
+    initial_state: Annotated[Array, "@initial_state?[batch, num_q_heads, key_dim, value_dim] ; @initial_state?[num_seqs, num_q_heads, key_dim, value_dim]"] | None
+
 class GroupedMatmulBackwardResult(NamedTuple, Generic[Array]):
     lhs: Annotated[Array, "@lhs[m, k] ; @lhs[m, k] ; @lhs[batch, num_groups, m, k] ; @lhs[batch, num_groups, m, k]"]
     rhs: Annotated[Array, "@rhs[num_groups, k, n] ; @rhs[num_groups, n, k] ; @rhs[batch, num_groups, k, n] ; @rhs[batch, num_groups, n, k]"]
     existing_out: Annotated[Array, "@existing_out?[m, n] ; @existing_out?[m, n] ; @existing_out?[batch, num_groups, m, n] ; @existing_out?[batch, num_groups, m, n]"] | None
+
+class RnnResult(NamedTuple, Generic[Array]):
+    out: Annotated[Array, "@input[batch, seq_len, layer_size]"]
+    final_hidden: Annotated[Array, "@input[num_states, batch, hidden_size]"]
+    final_cell: Annotated[Array, "@input[num_states, batch, hidden_size] ; -"] | None
+
+class RnnBackwardResult(NamedTuple, Generic[Array]):
+    input: Annotated[Array, "@input[batch, seq_len, input_size]"]
+    hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None
+    weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"]
+    weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None
+    weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"]
+    bias_ih: Annotated[Array, "@input?[num_states, gate_rows]"] | None
+    bias_hh: Annotated[Array, "@input?[num_states, gate_rows]"] | None
 
 @overload
 def flash_attention(
@@ -543,6 +580,106 @@ def recurrent_attention_backward(
 def recurrent_attention_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
 @overload
+def gla_attention(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    gk: Annotated[Array, "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]"] | None = None,
+    g_gamma: Annotated[Array, "float?[num_q_heads]"] | None = None,
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> GlaAttentionResult[Array]:
+    """Gated linear attention: recurrent_attention whose state decays by a gate per token and key dimension."""
+@overload
+def gla_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def gla_attention_backward(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    gk: Annotated[Array, "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]"] | None = None,
+    g_gamma: Annotated[Array, "float?[num_q_heads]"] | None = None,
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    d_out: Annotated[Array, "@query?[batch, seq_len, num_q_heads, value_dim] ; @query?[num_tokens, num_q_heads, value_dim]"] | None = None,
+    d_final_state: Annotated[Array, "state@query?[batch, num_q_heads, key_dim, value_dim] ; state@query?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> GlaAttentionBackwardResult[Array]:
+    """Gradient of gla_attention for query, key, value, both gates and the initial state."""
+@overload
+def gla_attention_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def lightning_attention(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    *,
+    layer_idx: int | None = None,
+    num_layers: int | None = None,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> LightningAttentionResult[Array]:
+    """Lightning attention: recurrent_attention whose heads decay at fixed rates, slower in later layers."""
+@overload
+def lightning_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def lightning_attention_backward(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    d_out: Annotated[Array, "@query?[batch, seq_len, num_q_heads, value_dim] ; @query?[num_tokens, num_q_heads, value_dim]"] | None = None,
+    d_final_state: Annotated[Array, "state@query?[batch, num_q_heads, key_dim, value_dim] ; state@query?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    *,
+    layer_idx: int | None = None,
+    num_layers: int | None = None,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> LightningAttentionBackwardResult[Array]:
+    """Gradient of lightning_attention for query, key, value and the initial state."""
+@overload
+def lightning_attention_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
 def grouped_matmul(
     lhs: Annotated[Array, "number[m, k] ; number[m, k] ; number[batch, num_groups, m, k] ; number[batch, num_groups, m, k]"],
     rhs: Annotated[Array, "number[num_groups, k, n] ; number[num_groups, n, k] ; number[batch, num_groups, k, n] ; number[batch, num_groups, n, k]"],
@@ -622,3 +759,60 @@ def transposed_grouped_matmul(
     """A matrix per group: the transposed rows of one tensor times those of another. The gradient of grouped_matmul for rhs."""
 @overload
 def transposed_grouped_matmul(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def rnn(
+    input: Annotated[Array, "float[batch, seq_len, input_size]"],
+    hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None = None,
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
+    weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"] | None = None,
+    weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None = None,
+    weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"] | None = None,
+    bias_ih: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
+    bias_hh: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
+    lengths: Annotated[Array, "int32?[batch]"] | None = None,
+    *,
+    cell_type: Literal["lstm", "gru", "rnn"] = "lstm",
+    activation: Literal["tanh", "relu", "sigmoid", "identity"] = "tanh",
+    bidirectional: bool = False,
+    num_layers: int = 1,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RnnResult[Array]:
+    """Recurrent networks of LSTM, GRU or vanilla cells: layers, two directions, sequences of their own lengths."""
+@overload
+def rnn(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def rnn_backward(
+    input: Annotated[Array, "float[batch, seq_len, input_size]"],
+    hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None = None,
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
+    weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"] | None = None,
+    weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None = None,
+    weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"] | None = None,
+    bias_ih: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
+    bias_hh: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
+    lengths: Annotated[Array, "int32?[batch]"] | None = None,
+    d_out: Annotated[Array, "@input?[batch, seq_len, layer_size]"] | None = None,
+    d_final_hidden: Annotated[Array, "@input?[num_states, batch, hidden_size]"] | None = None,
+    d_final_cell: Annotated[Array, "@input?[num_states, batch, hidden_size] ; -"] | None = None,
+    *,
+    cell_type: Literal["lstm", "gru", "rnn"] = "lstm",
+    activation: Literal["tanh", "relu", "sigmoid", "identity"] = "tanh",
+    bidirectional: bool = False,
+    num_layers: int = 1,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RnnBackwardResult[Array]:
+    """Gradient of rnn for input, states, weights and biases."""
+@overload
+def rnn_backward(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, overload
 
 from torch import Tensor as Array
 
-from ejkernel import AttentionResult, FlashAttentionResult, MeanPoolingResult, RecurrentAttentionResult, ScaledDotProductAttentionResult
+from ejkernel import AttentionResult, FlashAttentionResult, GlaAttentionResult, LightningAttentionResult, MeanPoolingResult, RecurrentAttentionResult, RnnResult, ScaledDotProductAttentionResult
 
 @overload
 def flash_attention(
@@ -152,6 +152,54 @@ def recurrent_attention(
 def recurrent_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
 
 @overload
+def gla_attention(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    gk: Annotated[Array, "float?[batch, seq_len, num_q_heads, key_dim] ; float?[num_tokens, num_q_heads, key_dim]"] | None = None,
+    g_gamma: Annotated[Array, "float?[num_q_heads]"] | None = None,
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    *,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> GlaAttentionResult[Array]:
+    """Gated linear attention: recurrent_attention whose state decays by a gate per token and key dimension."""
+@overload
+def gla_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def lightning_attention(
+    query: Annotated[Array, "float[batch, seq_len, num_q_heads, key_dim] ; float[num_tokens, num_q_heads, key_dim]"],
+    key: Annotated[Array, "@query[batch, seq_len, num_kv_heads, key_dim] ; @query[num_tokens, num_kv_heads, key_dim]"],
+    value: Annotated[Array, "@query[batch, seq_len, num_kv_heads, value_dim] ; @query[num_tokens, num_kv_heads, value_dim]"],
+    initial_state: Annotated[Array, "float?[batch, num_q_heads, key_dim, value_dim] ; float?[num_seqs, num_q_heads, key_dim, value_dim]"] | None = None,
+    cu_seqlens: Annotated[Array, "- ; int32[num_seqs+1]"] | None = None,
+    *,
+    layer_idx: int | None = None,
+    num_layers: int | None = None,
+    softmax_scale: float | None = None,
+    reverse: bool = False,
+    state_dtype: Any | None = None,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> LightningAttentionResult[Array]:
+    """Lightning attention: recurrent_attention whose heads decay at fixed rates, slower in later layers."""
+@overload
+def lightning_attention(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
 def grouped_matmul(
     lhs: Annotated[Array, "number[m, k] ; number[m, k] ; number[batch, num_groups, m, k] ; number[batch, num_groups, m, k]"],
     rhs: Annotated[Array, "number[num_groups, k, n] ; number[num_groups, n, k] ; number[batch, num_groups, k, n] ; number[batch, num_groups, n, k]"],
@@ -178,3 +226,30 @@ def grouped_matmul(
     """Products of groups of rows with a matrix per group: ragged, batched, block-sparse, 8-bit."""
 @overload
 def grouped_matmul(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
+
+@overload
+def rnn(
+    input: Annotated[Array, "float[batch, seq_len, input_size]"],
+    hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None = None,
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
+    weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"] | None = None,
+    weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None = None,
+    weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"] | None = None,
+    bias_ih: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
+    bias_hh: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
+    lengths: Annotated[Array, "int32?[batch]"] | None = None,
+    *,
+    cell_type: Literal["lstm", "gru", "rnn"] = "lstm",
+    activation: Literal["tanh", "relu", "sigmoid", "identity"] = "tanh",
+    bidirectional: bool = False,
+    num_layers: int = 1,
+    platform: str | None = None,
+    backend: str | None = None,
+    kernel: str | None = None,
+    config: Mapping[str, int] | None = None,
+    policy: Literal["autotune", "heuristics", "cached"] | None = None,
+    return_status: Literal[False] = False,
+) -> RnnResult[Array]:
+    """Recurrent networks of LSTM, GRU or vanilla cells: layers, two directions, sequences of their own lengths."""
+@overload
+def rnn(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array, ...]: ...
