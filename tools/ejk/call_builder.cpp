@@ -54,7 +54,21 @@ constexpr DefaultDim kDefaultDims[] = {
     {"num_mask_m_blocks", "", 8},
     {"num_mask_k_blocks", "", 8},
     {"num_mask_n_blocks", "", 8},
+    {"input_size", "", 512},
+    {"hidden_size", "", 512},
+    {"gate_rows", "", 2048},
+    {"layer_size", "hidden_size", 0},
+    {"num_directions", "", 1},
+    {"num_states", "", 1},
+    {"num_upper", "", 1},
 };
+
+/// Likewise for parameters without a default of their own, which a call must give.
+struct DefaultParam {
+  std::string_view name;
+  int64_t value;
+};
+constexpr DefaultParam kDefaultParams[] = {{"layer_idx", 12}, {"num_layers", 24}};
 
 /// Builds the inputs of one forward call, field by field.
 class CallBuilder {
@@ -69,6 +83,7 @@ class CallBuilder {
     }
     call_.operation = op_.name;
     call_.params = op_.default_params;
+    set_default_params();
     set_params();
     const std::vector<int> forms = possible_forms();
     for (const int form : forms) {
@@ -84,6 +99,13 @@ class CallBuilder {
   [[noreturn]] void invalid(std::string_view argument, std::string_view expected, std::string_view got,
                             std::string_view fix) const {
     throw_invalid(op_.name, argument, expected, got, fix);
+  }
+
+  void set_default_params() {
+    for (const ParamField& field : op_.params)
+      for (const auto& [name, value] : kDefaultParams)
+        if (field.name == name && std::holds_alternative<std::monostate>(field.get(op_.default_params.data())))
+          set_param(op_, call_.params, name, value);
   }
 
   void set_params() {
