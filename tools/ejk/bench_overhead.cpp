@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -90,6 +93,34 @@ void require(ejk_status status) {
       fmt::format("ejk: bench --overhead: the C interface must run what C++ runs, got '{}'; please report it", text));
 }
 
+/// A plan's parameters as the C interface takes them, by name.
+class CParams {
+ public:
+  explicit CParams(const Plan& plan) {
+    require(ejk_params_new(std::string(plan.operation().name).c_str(), &params_));
+    for (const ParamField& field : plan.operation().params)
+      std::visit([&](const auto& value) { set(std::string(field.name), value); }, field.get(plan.params().data()));
+  }
+  CParams(const CParams&) = delete;
+  CParams& operator=(const CParams&) = delete;
+  ~CParams() { ejk_params_free(params_); }
+  ejk_params_t* get() const { return params_; }
+
+ private:
+  void set(const std::string&, std::monostate) {}  // absent, as it is already
+  void set(const std::string& name, bool value) { require(ejk_params_set_bool(params_, name.c_str(), value)); }
+  void set(const std::string& name, int64_t value) { require(ejk_params_set_i64(params_, name.c_str(), value)); }
+  void set(const std::string& name, double value) { require(ejk_params_set_f64(params_, name.c_str(), value)); }
+  void set(const std::string& name, const std::string& value) {
+    require(ejk_params_set_str(params_, name.c_str(), value.c_str()));
+  }
+  void set(const std::string& name, const std::vector<int64_t>& value) {
+    require(ejk_params_set_i64s(params_, name.c_str(), value.data(), value.size()));
+  }
+
+  ejk_params_t* params_ = nullptr;
+};
+
 /// Host time of calls on one device, on a stream of its own where the device has streams.
 class Stopwatch {
  public:
@@ -156,8 +187,10 @@ void measure_operation(const std::string& operation, const Stopwatch& stopwatch,
   const std::vector<Tensor> inputs(workload.inputs().begin(), workload.inputs().end());
   const std::vector<Tensor> outputs(workload.outputs().begin(), workload.outputs().end());
   const CTensors c_inputs(plan.operation().inputs, inputs), c_outputs(plan.operation().outputs, outputs);
+  const CParams c_params(plan);
   ejk_plan_t* c_plan = nullptr;
-  require(ejk_plan(operation.c_str(), c_inputs.list().data(), c_inputs.list().size(), nullptr, nullptr, &c_plan));
+  require(
+      ejk_plan(operation.c_str(), c_inputs.list().data(), c_inputs.list().size(), c_params.get(), nullptr, &c_plan));
   Array workspace(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, device, stream);
   ejk_run_options options = {};
   options.size = sizeof options;
