@@ -39,10 +39,14 @@ HWY_INLINE void store_state_vector(FloatV x, T* to) {
 }
 HWY_INLINE void store_state_vector(FloatV x, Streamed<float>* to) { hn::Stream(x, FloatTag(), &to->number); }
 HWY_INLINE void store_state_vector(FloatV x, Streamed<bf16_t>* to) {
-  const hn::Rebind<uint16_t, WordTag> half;
-  HWY_ALIGN bf16_t rounded[cpu::kMaxLanes];
-  store_floats(x, rounded);
-  hn::Stream(hn::Load(half, reinterpret_cast<const uint16_t*>(rounded)), half, reinterpret_cast<uint16_t*>(to));
+  if constexpr (HWY_MAX_BYTES < 32) {  // half a vector of 16 bytes: there is no such store, or it writes all 16
+    store_floats(x, &to->number);
+  } else {
+    const hn::Rebind<uint16_t, WordTag> half;
+    HWY_ALIGN bf16_t rounded[cpu::kMaxLanes];
+    store_floats(x, rounded);
+    hn::Stream(hn::Load(half, reinterpret_cast<const uint16_t*>(rounded)), half, reinterpret_cast<uint16_t*>(to));
+  }
 }
 
 template <bool kValueDecay, class From, class To>
