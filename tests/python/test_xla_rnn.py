@@ -21,6 +21,7 @@ def rnn_call(rng, cell_type: str, dtype=np.float64, seq_len: int = SEQ_LEN, **pa
         "cell_type": cell_type,
         "num_layers": int(rng.integers(1, 3)),
         "bidirectional": bool(rng.random() < 0.5),
+        "keep_gates": bool(rng.random() < 0.5),
         "activation": str(rng.choice(ACTIVATIONS)) if cell_type == "rnn" else "tanh",
         **params,
     }
@@ -57,10 +58,14 @@ def poison(x: np.ndarray, lengths: np.ndarray | None):
 
 
 def backward_call(rng, inputs: dict, params: dict, results: dict) -> tuple[dict, dict]:
-    cotangents = {f"d_{name}": problems.normal(rng, x.shape, x.dtype) for name, x in results.items()}
+    cotangents = {
+        f"d_{name}": problems.normal(rng, x.shape, x.dtype) for name, x in results.items() if name != "gates"
+    }
     poison(cotangents["d_out"], inputs["lengths"])
     left_out = rng.choice(list(cotangents))
-    return problems.full_call("rnn_backward", {**inputs, **cotangents, left_out: None}, params)
+    return problems.full_call(
+        "rnn_backward", {**inputs, "gates": results.get("gates"), **cotangents, left_out: None}, params
+    )
 
 
 def check_both_ways(rng, inputs: dict, params: dict, tolerance: float = 1e-12):

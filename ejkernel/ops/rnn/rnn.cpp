@@ -36,6 +36,7 @@ void check_dims(std::string_view op, const Rnn::Inputs& in, const Rnn::Params& p
     throw_invalid(op, "weight_ih_upper", "be given with several layers", "nothing",
                   "pass W_ih of all layers but the first");
   require_dim(op, dims, "num_upper", (params.num_layers - 1) * directions, "(num_layers - 1) * num_directions");
+  require_dim(op, dims, "kept_size", rnns::num_slots(params.cell_type) * hidden_size, "what is kept of the gates");
   require_dim(op, dims, "layer_size", directions * hidden_size, "num_directions * hidden_size");
   for (const auto& [name, t] : {std::pair{"hidden", in.hidden}, std::pair{"cell", in.cell}})
     if (t.present() && t.rank() == 2 && dims["num_states"] != 1)
@@ -89,6 +90,13 @@ View view_of(const Tensor& t) {
   view = {.data = t.data, .dtype = t.dtype};
   if (t.rank() >= 2) view.inner = t.strides[t.rank() - 2];
   if (t.rank() >= 3) view.outer = t.strides[0];
+  return view;
+}
+
+View gates_of(const Tensor& gates, int64_t state) {
+  if (!gates.present()) return {};
+  View view = {.data = gates.data, .dtype = gates.dtype, .outer = gates.strides[1], .inner = gates.strides[2]};
+  if (gates.num_elements() > 0) view.data = gates.as<std::byte>() + state * gates.strides[0] * bits(gates.dtype) / 8;
   return view;
 }
 

@@ -42,9 +42,10 @@ struct Rnn {
   static constexpr std::string_view kGradient = "rnn_backward";
   using Gradient = RnnBackward;
 
-  /// Only an LSTM has a second state.
-  enum Form { kLstm, kOneState };
-  static constexpr std::array<std::string_view, 2> kForms = {"lstm", "gru or rnn"};
+  /// Only an LSTM has a second state; gates are there to be kept or not.
+  enum Form { kLstm, kOneState, kLstmKept, kOneStateKept };
+  static constexpr std::array<std::string_view, 4> kForms = {"lstm", "gru or rnn", "lstm keeping gates",
+                                                             "gru or rnn keeping gates"};
 
   struct Inputs {
     Tensor input = {}, hidden = {}, cell = {};
@@ -57,11 +58,12 @@ struct Rnn {
     CellActivation activation = CellActivation::tanh;
     bool bidirectional = false;
     int64_t num_layers = 1;
+    bool keep_gates = false;
   };
 
   template <class T>
   struct Out {
-    T out = {}, final_hidden = {}, final_cell = {};
+    T out = {}, final_hidden = {}, final_cell = {}, gates = {};
   };
   using Outputs = Out<Tensor>;
   using Results = Out<Array>;
@@ -72,7 +74,8 @@ struct Rnn {
         TensorField{"hidden", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]",
                     "h before the first step, of every layer (outer) and direction, forward first; without the first "
                     "axis where there is one; absent: 0"},
-        TensorField{"cell", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
+        TensorField{"cell", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; "
+                    "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
                     "lstm: c before the first step, likewise"},
         TensorField{"weight_ih", "@input[num_directions, gate_rows, input_size]",
                     "W_ih of the first layer; rows of the gates i f g o (lstm) or r z n (gru), hidden_size each"},
@@ -92,7 +95,9 @@ struct Rnn {
         param<&Params::activation>("activation", Key::value, "of the vanilla cell (rnn); the others have their own"),
         param<&Params::bidirectional>("bidirectional", Key::value, "each layer also runs backwards"),
         param<&Params::num_layers>("num_layers", Key::value, "layers, each on the output of the one below",
-                                   at_least(1))};
+                                   at_least(1)),
+        param<&Params::keep_gates>("keep_gates", Key::value,
+                                   "also give the gates, which the gradient then does not compute anew")};
   }
 
   static constexpr auto outputs() {
@@ -101,11 +106,16 @@ struct Rnn {
                     "h of the last layer at every step, the directions side by side; 0 past a sequence's length"},
         TensorField{"final_hidden", "@input[num_states, batch, hidden_size]",
                     "h after each sequence's own last step (backwards: after its first); hidden for an empty one"},
-        TensorField{"final_cell", "@input[num_states, batch, hidden_size] ; -", "lstm: c, likewise"}};
+        TensorField{"final_cell", "@input[num_states, batch, hidden_size] ; - ; @input[num_states, batch, hidden_size] ; -", "lstm: c, likewise"},
+        TensorField{"gates",
+                    "- ; - ; stats@input[num_states, batch, seq_len, kept_size] ; "
+                    "stats@input[num_states, batch, seq_len, kept_size]",
+                    "with keep_gates: after their functions i f g o (lstm), r z n and W_hn·h + b_hn (gru) or h (rnn), "
+                    "hidden_size numbers each; 0 past a sequence's length"}};
   }
 
   static int form(const Inputs&, const Params& params) {
-    return params.cell_type == CellType::lstm ? kLstm : kOneState;
+    return (params.cell_type == CellType::lstm ? kLstm : kOneState) + (params.keep_gates ? 2 : 0);
   }
   static std::string_view batch_dim(const Params&) { return "batch"; }
   static void check(const Inputs& in, const Params& params, Dims& dims);
@@ -113,7 +123,8 @@ struct Rnn {
   static std::span<const KernelInfo* const> kernels();
 };
 
-/// Gradients of rnn by backpropagation through time. The forward is computed anew: nothing of it is asked for.
+/// Gradients of rnn by backpropagation through time. Of the forward its gates are used where it kept them; a kernel may
+/// also compute them anew.
 struct RnnBackward {
   static constexpr std::string_view kName = "rnn_backward";
   static constexpr int kRevision = 1;
@@ -122,7 +133,7 @@ struct RnnBackward {
   static constexpr auto kForms = Rnn::kForms;
 
   struct Inputs : Rnn::Inputs {
-    Tensor d_out = {}, d_final_hidden = {}, d_final_cell = {};
+    Tensor gates = {}, d_out = {}, d_final_hidden = {}, d_final_cell = {};
   };
   using Params = Rnn::Params;
 
@@ -136,11 +147,15 @@ struct RnnBackward {
 
   static constexpr auto inputs() {
     return concatenate(Rnn::inputs(),
-                       std::array{TensorField{"d_out", "@input?[batch, seq_len, layer_size]",
+                       std::array{TensorField{"gates",
+                               "- ; - ; stats@input?[num_states, batch, seq_len, kept_size] ; "
+                               "stats@input?[num_states, batch, seq_len, kept_size]",
+                               "the forward's, not read past a sequence's length; absent: computed anew"},
+                   TensorField{"d_out", "@input?[batch, seq_len, layer_size]",
                                               "cotangent of out, not read past a sequence's length; absent: zero"},
                                   TensorField{"d_final_hidden", "@input?[num_states, batch, hidden_size]",
                                               "cotangent of final_hidden; absent: zero"},
-                                  TensorField{"d_final_cell", "@input?[num_states, batch, hidden_size] ; -",
+                                  TensorField{"d_final_cell", "@input?[num_states, batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] ; -",
                                               "cotangent of final_cell; absent: zero"}});
   }
   static constexpr auto params() { return Rnn::params(); }
@@ -149,7 +164,8 @@ struct RnnBackward {
         TensorField{"input", "@input[batch, seq_len, input_size]", "gradient of input; 0 past a sequence's length"},
         TensorField{"hidden", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]",
                     "gradient of hidden"},
-        TensorField{"cell", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
+        TensorField{"cell", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; "
+                    "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
                     "gradient of cell"},
         TensorField{"weight_ih", "@input[num_directions, gate_rows, input_size]",
                     "gradient of weight_ih, summed over the steps of all sequences, as the next ones are"},
@@ -166,7 +182,7 @@ struct RnnBackward {
   static std::span<const KernelInfo* const> kernels();
 };
 
-/// out, final_hidden, final_cell = rnn(inputs, params); final_cell only of an LSTM
+/// out, final_hidden, final_cell, gates = rnn(inputs, params); final_cell only of an LSTM, gates with keep_gates
 inline Rnn::Results rnn(const Rnn::Inputs& inputs, const Rnn::Params& params = {}, const CallOptions& options = {}) {
   return execute<Rnn>(inputs, params, options);
 }

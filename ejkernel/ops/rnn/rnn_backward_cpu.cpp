@@ -1,4 +1,5 @@
-// The gradient of rnn on the CPU. The forward runs once more and keeps gates and states of every step. Back through
+// The gradient of rnn on the CPU. The forward runs once more and keeps gates and states of every step; without a
+// product where its gates are given. Back through
 // time, a step is a small product of the later step's gate gradients with the recurrent weights, split into blocks of
 // units as the forward's is; gate gradients take the gates' places. What the weights and the input get of them are
 // large products over all steps at once, by grouped_matmul's kernel.
@@ -25,6 +26,7 @@ class Backward {
       : p_(p),
         d_out_(view_of(call.inputs.d_out)),
         d_finals_{view_of(call.inputs.d_final_hidden), view_of(call.inputs.d_final_cell)},
+        gates_(call.inputs.gates),
         gradients_(make_gradients(call.outputs, call.params)),
         is_wanted_(is_any_present(call.outputs)),
         schedule_(p, carver) {
@@ -84,6 +86,7 @@ class Backward {
     d = {.state = state, .direction = state % p_.num_directions, .p = &p_, .schedule = &schedule_};
     d.packed = packed_[static_cast<size_t>(d.direction)];
     d.keeps_gates = true;
+    d.given = gates_of(gates_, state);
     d.gates = carver.take<float>(rows * d.gate_stride());
     d.h = {carver.take<float>(rows * p_.hidden_size), p_.hidden_size};
     if (p_.is_lstm()) d.c = {carver.take<float>(rows * p_.hidden_size), p_.hidden_size};
@@ -206,6 +209,7 @@ class Backward {
 
   const Problem& p_;
   const View d_out_, d_finals_[2];
+  const Tensor gates_;
   const Gradients gradients_;
   const bool is_wanted_;
   Schedule schedule_;

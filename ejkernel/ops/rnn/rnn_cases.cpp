@@ -18,7 +18,8 @@ class Builder {
     problem_.params = ParamsBlock::of(Rnn::Params{.cell_type = c.cell_type,
                                                   .activation = c.activation,
                                                   .bidirectional = c.bidirectional,
-                                                  .num_layers = c.num_layers});
+                                                  .num_layers = c.num_layers,
+                                                  .keep_gates = c.keep_gates});
     problem_.label = to_string(c);
     problem_.replay = "--case=" + c.name;
   }
@@ -101,6 +102,7 @@ std::string to_string(const RnnCase& c) {
   if (c.activation != CellActivation::tanh) text += fmt::format(" {}", name_in(enum_names(c.activation), c.activation));
   if (!c.states) text += " from zero";
   if (!c.bias_ih || !c.bias_hh) text += fmt::format(" biases={}{}", c.bias_ih ? "i" : "", c.bias_hh ? "h" : "");
+  if (c.keep_gates) text += " keeping gates";
   if (c.has_lengths) text += fmt::format(" lengths=({})", fmt::join(c.lengths, ","));
   if (c.integers) text += " integers";
   if (c.random_layouts) text += " strided";
@@ -165,6 +167,7 @@ RnnCase random_rnn_case(const RandomRequest& request) {
     c.lengths.push_back(random.chance(0.2) ? c.seq_len : random.between(0, c.seq_len));
   c.flat_states = c.num_layers * directions == 1 && random.chance(0.3);
   c.random_layouts = random.chance(0.4);
+  c.keep_gates = random.chance(0.3);
   return c;
 }
 

@@ -22,6 +22,7 @@ struct RnnCase {
   bool states = true;        ///< hidden, and an LSTM's cell, are given
   bool flat_states = false;  ///< without the axis of states: one state only
   bool bias_ih = true, bias_hh = true;
+  bool keep_gates = false;
   bool has_lengths = false;
   std::vector<int64_t> lengths = {};  ///< one per sequence
 

@@ -131,7 +131,8 @@ void load_states(const Direction& d, const View& initial, const StateRows& to) {
 
 void CpuRun::begin_layer(const std::span<Direction>& directions) const {
   for (const Direction& d : directions) {
-    cpu::parallel_for(num_blocks(p), [&](int64_t block) { pack_block(p, d.state, block, d.packed); });
+    if (!d.given.present())
+      cpu::parallel_for(num_blocks(p), [&](int64_t block) { pack_block(p, d.state, block, d.packed); });
     if (schedule.num_steps() == 0) continue;
     load_states(d, p.hidden, d.h);
     load_states(d, p.cell, d.c);
@@ -143,6 +144,7 @@ void CpuRun::run_layer(const std::span<Direction>& directions, const View& input
   for (size_t n = 0; n < directions.size(); ++n) {
     directions[n].first_step = first;
     gather(input, directions[n], first, past, rows[n]);
+    if (directions[n].given.present()) continue;
     multiply(input_product(directions[n], rows[n], schedule.first_row(past) - schedule.first_row(first)));
   }
   for_each_block(past - first, [&](int64_t n, int64_t step, int64_t block, float* tile) {
@@ -165,6 +167,7 @@ class Forward {
       : p_(p),
         out_(view_of(call.outputs.out)),
         finals_{view_of(call.outputs.final_hidden), view_of(call.outputs.final_cell)},
+        gates_(call.outputs.gates),
         schedule_(p, carver) {
     const int64_t rows = chunk_steps(p) * p.batch, input = std::max(p.input_size, p.layer_size());
     for (int64_t d = 0; d < p.num_directions; ++d) {
@@ -195,8 +198,9 @@ class Forward {
 
   void run(const gmm::CpuConfig& config, std::span<std::byte> scratch, uint32_t* status) {
     schedule_.fill(p_, status);
-    if (!out_.present() && !finals_[0].present() && !finals_[1].present()) return;
-    clear_padding();
+    if (!out_.present() && !finals_[0].present() && !finals_[1].present() && !gates_.present()) return;
+    clear_padding(out_, p_.layer_size());
+    for (int64_t state = 0; state < p_.num_states(); ++state) clear_padding(gates_of(gates_, state), p_.kept_size());
     finish_empty();
     const CpuRun engine = {.p = p_, .schedule = schedule_, .config = config, .scratch = scratch};
     for (int64_t layer = 0; layer < p_.num_layers; ++layer) {
@@ -220,19 +224,21 @@ class Forward {
       Direction& d = directions_[n];
       d.state = layer * p_.num_directions + d.direction;
       d.out = layer + 1 == p_.num_layers ? out_ : sequence(layer);
+      d.kept = gates_of(gates_, d.state);
       d.final_hidden = finals_[0], d.final_cell = finals_[1];
       inputs_[n].dtype = layer == 0 ? p_.dtype : DType::f32;
       inputs_[n].size = p_.input_of(layer);
     }
   }
 
-  void clear_padding() const {
-    if (!out_.present()) return;
-    const int64_t element = bits(out_.dtype) / 8;
+  /// Zeros past the lengths in a [batch, seq_len, size].
+  void clear_padding(const View& view, int64_t size) const {
+    if (!view.present()) return;
+    const int64_t element = bits(view.dtype) / 8;
     for (int64_t row = 0; row < p_.batch; ++row)
       for (int64_t t = schedule_.length(row); t < p_.seq_len; ++t)
-        std::memset(static_cast<std::byte*>(out_.data) + out_.offset(schedule_.sequence(row), t, 0) * element, 0,
-                    static_cast<size_t>(p_.layer_size() * element));
+        std::memset(static_cast<std::byte*>(view.data) + view.offset(schedule_.sequence(row), t, 0) * element, 0,
+                    static_cast<size_t>(size * element));
   }
   /// The final state of a sequence without steps is its initial one.
   void finish_empty() const {
@@ -247,6 +253,7 @@ class Forward {
 
   const Problem& p_;
   const View out_, finals_[2];
+  const Tensor gates_;
   Schedule schedule_;
   std::array<Direction, 2> directions_;
   std::array<InputRows, 2> inputs_;

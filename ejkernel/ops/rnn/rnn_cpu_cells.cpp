@@ -177,9 +177,11 @@ class Tile {
         c_(h_ + kRows * kUnits) {}
 
   void run(int64_t row, int64_t rows) const {
-    const float* h = d_.h.at(*d_.schedule, step_) + row * p_.hidden_size;
-    begin(row, rows);
-    multiply<true>(h, p_.hidden_size, rows, weights_, p_.hidden_size, columns_, sums_);
+    if (!d_.given.present()) {
+      begin(row, rows);
+      multiply<true>(d_.h.at(*d_.schedule, step_) + row * p_.hidden_size, p_.hidden_size, rows, weights_,
+                     p_.hidden_size, columns_, sums_);
+    }
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t v = 0; v < units_; v += lanes()) run_cell(row + r, r, v);
       hand_on(row + r, r);
@@ -206,32 +208,47 @@ class Tile {
   HWY_INLINE void run_cell(int64_t row, int64_t r, int64_t v) const {
     const FloatTag d;
     const int64_t left = units_ - v;
-    float* kept = gates(row) + v;
+    float* packed = gates(row) + v;
+    const float* given = place_in(d_.given, row, v);
+    float* kept = place_in(d_.kept, row, v);
+    const auto load = [&](int64_t g) HWY_ATTR { return load_part(given + g * p_.hidden_size, left); };
     const auto sum = [&](int64_t g) HWY_ATTR { return hn::Load(d, sums_ + r * columns_ + g * kUnits + v); };
     const auto before = [&](const StateRows& states) HWY_ATTR {
       return load_part(states.at(*d_.schedule, step_) + row * p_.hidden_size + first_ + v, left);
     };
     const auto keep = [&](int64_t g, FloatV x) HWY_ATTR {
-      if (d_.keeps_gates) store_part(x, kept + g * p_.hidden_size, left);
+      if (d_.keeps_gates) store_part(x, packed + g * p_.hidden_size, left);
+      if (kept != nullptr) store_part(x, kept + g * p_.hidden_size, left);
     };
     FloatV h;
     if (p_.cell_type == CellType::lstm) {
-      const FloatV i = sigmoid(sum(0)), f = sigmoid(sum(1)), g = tanh(sum(2)), o = sigmoid(sum(3));
+      const FloatV i = given != nullptr ? load(0) : sigmoid(sum(0)), f = given != nullptr ? load(1) : sigmoid(sum(1));
+      const FloatV g = given != nullptr ? load(2) : tanh(sum(2)), o = given != nullptr ? load(3) : sigmoid(sum(3));
       const FloatV c = hn::MulAdd(f, before(d_.c), hn::Mul(i, g));
       h = hn::Mul(o, tanh(c));
       hn::Store(c, d, c_ + r * kUnits + v);
       keep(0, i), keep(1, f), keep(2, g), keep(3, o);
     } else if (p_.cell_type == CellType::gru) {
-      const FloatV reset = sigmoid(sum(0)), z = sigmoid(sum(1)), of_state = sum(2);
-      const FloatV of_input = hn::Add(load_part(kept + 2 * p_.hidden_size, left), hn::Load(d, bias_ + 3 * kUnits + v));
-      const FloatV n = tanh(hn::MulAdd(reset, of_state, of_input));
+      const FloatV reset = given != nullptr ? load(0) : sigmoid(sum(0)), z = given != nullptr ? load(1) : sigmoid(sum(1));
+      const FloatV of_state = given != nullptr ? load(3) : sum(2);
+      const auto of_input = [&]() HWY_ATTR {
+        return hn::Add(load_part(packed + 2 * p_.hidden_size, left), hn::Load(d, bias_ + 3 * kUnits + v));
+      };
+      const FloatV n = given != nullptr ? load(2) : tanh(hn::MulAdd(reset, of_state, of_input()));
       h = hn::MulAdd(z, before(d_.h), hn::NegMulAdd(z, n, n));
       keep(0, reset), keep(1, z), keep(2, n), keep(3, of_state);
     } else {
-      h = activate(p_.activation, sum(0));
+      h = given != nullptr ? load(0) : activate(p_.activation, sum(0));
       keep(0, h);
     }
     hn::Store(h, d, h_ + r * kUnits + v);
+  }
+
+  /// The first gate of a unit in gates that lie by sequences; null where there are none.
+  float* place_in(const View& gates, int64_t row, int64_t v) const {
+    if (!gates.present()) return nullptr;
+    const int64_t t = d_.schedule->time(d_.direction, row, step_);
+    return static_cast<float*>(gates.data) + gates.offset(d_.schedule->sequence(row), t, first_ + v);
   }
 
   /// To the next step, to the layer's output, and from a sequence's last step to the final states.

@@ -25,10 +25,6 @@ inline constexpr int64_t kMaxGates = 4;
 
 inline int64_t num_blocks(const Problem& p) { return cpu::ceil_div(p.hidden_size, kUnits); }
 
-/// Numbers that are kept of a step per unit: of a GRU also the state's share of n; the backward then has room for the
-/// two gradients of n, which differ.
-inline int64_t num_slots(const Problem& p) { return p.cell_type == CellType::gru ? 4 : p.gates(); }
-
 /// Which sequences a step concerns.
 class Schedule {
  public:
@@ -79,12 +75,14 @@ struct Direction {
   PackedWeights packed = {};
   float* gates = nullptr;  ///< [row][slot][unit], from the first row of the chunk on: sums over the input, then gates
   int64_t first_step = 0;  ///< of the chunk
-  bool keeps_gates = false;
+  bool keeps_gates = false;  ///< in place of the sums: of a GRU, there is then room for both gradients of n, which differ
+  View given = {};           ///< the gates, where an earlier forward kept them: nothing is multiplied then
+  View kept = {};            ///< where this one leaves them
   StateRows h = {}, c = {};  ///< before each step
   View out = {};             ///< [batch, seq_len, layer_size] of the layer
   View final_hidden = {}, final_cell = {};
 
-  int64_t gate_stride() const { return num_slots(*p) * p->hidden_size; }
+  int64_t gate_stride() const { return p->kept_size(); }
   float* gates_at(int64_t step) const {
     return gates + (schedule->first_row(step) - schedule->first_row(first_step)) * gate_stride();
   }

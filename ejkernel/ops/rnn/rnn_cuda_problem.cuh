@@ -39,6 +39,8 @@ struct RnnProblem {
   uint32* status = nullptr;
 
   RnnView out, final_hidden, final_cell;  ///< of the forward
+  RnnView kept;                           ///< [batch, seq_len, state, kept_size]: its gates
+  int64 kept_state = 0;                   ///< stride of the states there
 
   RnnView d_out, d_final_hidden, d_final_cell;  ///< of the backward
   RnnView d_input, d_hidden, d_cell;
@@ -55,6 +57,7 @@ struct RnnProblem {
   double* d_states = nullptr;  ///< [batch][3][hidden_size]: of h, of c, and of the h before past the gates
 
   EJK_DEVICE int64 num_gates() const { return cell == RnnCell::lstm ? 4 : cell == RnnCell::gru ? 3 : 1; }
+  EJK_DEVICE int64 kept_size() const { return (cell == RnnCell::rnn ? 1 : 4) * hidden_size; }
   EJK_DEVICE int64 gate_rows() const { return num_gates() * hidden_size; }
   EJK_DEVICE int64 num_states() const { return num_layers * num_directions; }
   EJK_DEVICE int64 layer_size() const { return num_directions * hidden_size; }

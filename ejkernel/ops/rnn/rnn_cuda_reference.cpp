@@ -37,6 +37,8 @@ cuda::RnnProblem make(const Call<Rnn>& call, cpu::Carver& carver) {
   to.out = view(view_of(call.outputs.out));
   to.final_hidden = view(view_of(call.outputs.final_hidden));
   to.final_cell = view(view_of(call.outputs.final_cell));
+  to.kept = view(gates_of(call.outputs.gates, 0));
+  if (call.outputs.gates.present()) to.kept_state = call.outputs.gates.strides[0];
   return to;
 }
 

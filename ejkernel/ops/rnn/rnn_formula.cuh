@@ -65,6 +65,11 @@ class RnnSequence {
       p_.final_hidden.set(state, b_, j, p_.last(state, b_, 0)[j]);
       p_.final_cell.set(state, b_, j, p_.last(state, b_, 1)[j]);
     });
+    const int64 kept_size = p_.kept_size();
+    for_each(p_.kept.data == nullptr ? 0 : p_.num_states() * p_.seq_len * kept_size, [&](int64 n) {
+      const int64 state = n / kept_size / p_.seq_len, t = n / kept_size % p_.seq_len, k = n % kept_size;
+      p_.kept.set(b_, t, state * p_.kept_state + k, t < length_ ? p_.gate(p_.step(state, b_, t), 0)[k] : 0);
+    });
   }
 
   EJK_DEVICE void run_backward() const {

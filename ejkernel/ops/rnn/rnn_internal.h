@@ -24,6 +24,8 @@ struct View {
   }
 };
 View view_of(const Tensor& t);
+/// [batch, seq_len, kept_size] of one state.
+View gates_of(const Tensor& gates, int64_t state);
 
 /// The weights of every layer and direction, or their gradients. A state is a layer's direction, in the order of the
 /// states: layer * num_directions + direction.
@@ -42,6 +44,9 @@ struct Weights {
   }
 };
 
+/// Numbers that are kept of a step per unit: of a GRU also the state's share of n.
+constexpr int64_t num_slots(CellType cell) { return cell == CellType::gru ? 4 : num_gates(cell); }
+
 struct Problem {
   CellType cell_type = CellType::lstm;
   CellActivation activation = CellActivation::tanh;
@@ -54,6 +59,7 @@ struct Problem {
 
   bool is_lstm() const { return cell_type == CellType::lstm; }
   int64_t gates() const { return num_gates(cell_type); }
+  int64_t kept_size() const { return num_slots(cell_type) * hidden_size; }
   int64_t gate_rows() const { return gates() * hidden_size; }
   int64_t layer_size() const { return num_directions * hidden_size; }
   int64_t num_states() const { return num_layers * num_directions; }

@@ -38,6 +38,8 @@ struct Numbers {
     lengths = rnn_lengths_of(problem.view("lengths"), batch, seq_len);
   }
 
+  /// Numbers that keep_gates keeps per unit and step.
+  int64_t slots() const { return params.cell_type == CellType::gru ? 4 : gates; }
   int64_t num_states() const { return params.num_layers * directions; }
   int64_t inputs_of(int64_t layer) const { return layer == 0 ? input_size : directions * hidden_size; }
   /// Row `row` of a state's W_ih.
@@ -118,6 +120,7 @@ class Network {
         out(count(n.d_out)),
         final_hidden(count(n.hidden)),
         final_cell(count(n.cell)),
+        gates(size(n.params.keep_gates ? n.num_states() * n.batch * n.seq_len * n.slots() * n.hidden_size : 0)),
         d_input(count(n.input)),
         d_hidden(count(n.hidden)),
         d_cell(count(n.cell)),
@@ -184,6 +187,7 @@ class Network {
       const size_t row = size(((b * n_.seq_len + step.t) * n_.directions + state % n_.directions) * hidden);
       for (size_t j = 0; j < h.size(); ++j) {
         const Unit unit = run_unit(state, j, step);
+        keep_gates(state, j, step, unit);
         h[j] = unit.h, c[j] = unit.c;
         above.set(row + j, unit.h, unit.h_spread);
         final_hidden.set(at + j, unit.h, unit.h_spread), final_cell.set(at + j, unit.c, unit.c_spread);
@@ -195,7 +199,15 @@ class Network {
   struct Unit {
     Real h = 0, c = 0;
     double h_spread = 0, c_spread = 0;
+    std::array<double, 4> gate_spread = {};
   };
+
+  void keep_gates(int64_t state, size_t j, const Step<Real>& step, const Unit& unit) {
+    const size_t hidden = size(n_.hidden_size), slots = size(n_.slots());
+    const size_t at = size((state * n_.batch + step.b) * n_.seq_len + step.t) * slots * hidden + j;
+    for (size_t g = 0; g < slots && n_.params.keep_gates; ++g)
+      gates.set(at + g * hidden, step.gate[g][j], unit.gate_spread[g]);
+  }
 
   Unit run_unit(int64_t state, size_t j, Step<Real>& step) {
     std::array<Sum<Real>, 4> x, s;
@@ -218,7 +230,8 @@ class Network {
       const double n_spread = slope_of_tanh(n) * std::hypot(spread[2], slope_of_sigmoid(r) * s[2].value * spread[0]);
       const double z_spread = std::abs(static_cast<double>(h - n)) * slope_of_sigmoid(z) * spread[1];
       const double terms = std::hypot(static_cast<double>((1 - z) * n), static_cast<double>(z * h));
-      return {(1 - z) * n + z * h, 0, std::hypot(terms, z_spread, static_cast<double>(1 - z) * n_spread), 0};
+      return {(1 - z) * n + z * h, 0, std::hypot(terms, z_spread, static_cast<double>(1 - z) * n_spread), 0,
+              {slope_of_sigmoid(r) * spread[0], slope_of_sigmoid(z) * spread[1], n_spread, std::sqrt(s[2].squares)}};
     }
     const Real i = gate(0) = sigmoid(x[0].value + s[0].value), f = gate(1) = sigmoid(x[1].value + s[1].value);
     const Real g = gate(2) = std::tanh(x[2].value + s[2].value), o = gate(3) = sigmoid(x[3].value + s[3].value);
@@ -229,27 +242,32 @@ class Network {
     return {o * tangent, c,
             std::hypot(static_cast<double>(o) * slope_of_tanh(tangent) * c_spread,
                        static_cast<double>(tangent) * slope_of_sigmoid(o) * spread[3]),
-            c_spread};
+            c_spread,
+            {slope_of_sigmoid(i) * spread[0], slope_of_sigmoid(f) * spread[1], slope_of_tanh(g) * spread[2],
+             slope_of_sigmoid(o) * spread[3]}};
   }
 
   static double square(double x) { return x * x; }
 
   Unit run_vanilla(Real sum, double spread, Real& gate) {
+    double slope_there = 1;
     switch (n_.params.activation) {
       case CellActivation::tanh:
         gate = std::tanh(sum);
-        return {gate, 0, static_cast<double>(1 - gate * gate) * spread, 0};
+        slope_there = static_cast<double>(1 - gate * gate);
+        break;
       case CellActivation::relu:
         gate = std::max(sum, Real{0});
         if (spread > 0) distance_ = std::min(distance_, std::abs(static_cast<double>(sum)) / spread);
-        return {gate, 0, spread, 0};
+        break;
       case CellActivation::sigmoid:
         gate = sigmoid(sum);
-        return {gate, 0, static_cast<double>(gate * (1 - gate)) * spread, 0};
+        slope_there = static_cast<double>(gate * (1 - gate));
+        break;
       default:
         gate = sum;
-        return {gate, 0, spread, 0};
     }
+    return {gate, 0, slope_there * spread, 0, {slope_there * spread}};
   }
 
   Real slope(Real y) const {
@@ -357,11 +375,11 @@ class Network {
   double distance_ = std::numeric_limits<double>::infinity();
 
  public:
-  Field<Real> out, final_hidden, final_cell;
+  Field<Real> out, final_hidden, final_cell, gates;
   Field<Real> d_input, d_hidden, d_cell, d_weight_ih, d_weight_ih_upper, d_weight_hh, d_bias_ih, d_bias_hh;
 
   std::vector<const Field<Real>*> results(bool backward) const {
-    if (!backward) return {&out, &final_hidden, &final_cell};
+    if (!backward) return {&out, &final_hidden, &final_cell, &gates};
     return {&d_input, &d_hidden, &d_cell, &d_weight_ih, &d_weight_ih_upper, &d_weight_hh, &d_bias_ih, &d_bias_hh};
   }
 };
@@ -380,7 +398,7 @@ std::vector<std::vector<double>> values_of_run(const Numbers& numbers, int order
 /// Per output whether a call has it.
 std::vector<bool> outputs_of(const Problem& problem, bool backward) {
   const bool is_lstm = problem.params.as<Rnn::Params>().cell_type == CellType::lstm;
-  if (!backward) return {true, true, is_lstm};
+  if (!backward) return {true, true, is_lstm, problem.params.as<Rnn::Params>().keep_gates};
   std::vector<bool> present;
   for (const TensorField& field : problem.operation->outputs) present.push_back(problem.view(field.name).present());
   return present;
@@ -403,9 +421,11 @@ Answer answer_of(const Problem& problem, bool backward) {
   for (size_t o = 0; o < results.size(); ++o) {
     Expected expected;
     if (present[o]) {
-      expected = {.present = true, .ref = results[o]->value, .tolerance = tolerance_of(dtype)};
+      // Kept gates are float32 at least, and so is all that they are made of.
+      const DType rounded = results[o] == &exact.gates && dtype != DType::f64 ? DType::f32 : dtype;
+      expected = {.present = true, .ref = results[o]->value, .tolerance = tolerance_of(rounded)};
       for (const double squares : results[o]->squares) expected.spread.push_back(std::sqrt(squares));
-      for (const auto& run : runs) add_baseline(expected, run[o], dtype);
+      for (const auto& run : runs) add_baseline(expected, run[o], rounded);
     }
     answer.outputs.push_back(std::move(expected));
   }
@@ -415,20 +435,22 @@ Answer answer_of(const Problem& problem, bool backward) {
 Answer forward_answer(const Problem& problem, double) { return answer_of(problem, false); }
 Answer backward_answer(const Problem& problem, double) { return answer_of(problem, true); }
 
-/// Cotangents past a length may hold anything.
+/// Cotangents and gates past a length may hold anything.
 Problem make_backward_problem(const RnnCase& c) {
   Problem problem = gradient_problem(make_rnn_problem(c), c.seed, c.random_layouts);
-  const Tensor d_out = problem.view("d_out");
   if (c.integers)
     for (const std::string_view name : {"d_out", "d_final_hidden"})
       if (problem.view(name).present())
         fill(problem.view(name), [random = Random(c.seed)](int64_t) mutable { return random.between(-2, 2); });
-  if (!c.poison || !d_out.present()) return problem;
   const RnnLengths lengths = rnn_lengths_of(problem.view("lengths"), c.batch, c.seq_len);
-  const int64_t width = d_out.shape[2];
-  for (int64_t b = 0; b < c.batch; ++b)
-    for (int64_t n = lengths.steps[static_cast<size_t>(b)] * width; n < c.seq_len * width; ++n)
-      set(d_out, b * c.seq_len * width + n, std::numeric_limits<double>::quiet_NaN());
+  for (const std::string_view name : {"d_out", "gates"}) {
+    const Tensor t = problem.view(name);
+    if (!c.poison || !t.present()) continue;
+    const int64_t width = t.shape[-1], rows = t.num_elements() / std::max<int64_t>(width * c.seq_len, 1);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t n = lengths.steps[static_cast<size_t>(row % c.batch)] * width; n < c.seq_len * width; ++n)
+        set(t, row * c.seq_len * width + n, std::numeric_limits<double>::quiet_NaN());
+  }
   return problem;
 }
 

@@ -154,6 +154,16 @@ struct Reference {
       for (int64_t state = 0; state < p.num_states(); ++state)
         for (const int which : {0, 1})
           for (int64_t j = 0; j < p.hidden_size; ++j) finals[which].set(state, b, j, row.last(state, which)[j]);
+      store_gates(p, row, b, call.outputs.gates);
+    }
+  }
+
+  static void store_gates(const Problem& p, const Row& row, int64_t b, const Tensor& gates) {
+    for (int64_t state = 0; state < p.num_states(); ++state) {
+      const View of_state = rnns::gates_of(gates, state);
+      for (int64_t t = 0; t < p.seq_len; ++t)
+        for (int64_t n = 0; n < p.kept_size(); ++n)
+          of_state.set(b, t, n, t < row.length() ? row.gate(state, t, 0)[n] : 0);
     }
   }
 };

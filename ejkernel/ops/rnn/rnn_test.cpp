@@ -40,7 +40,7 @@ class RnnRules : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(RnnRules, each_step_starts_from_the_one_before) {
-  const auto [out, h, c] =
+  const auto [out, h, c, gates] =
       run({.input = f32({1, 4, 1}, {1, 2, 3, 4}), .hidden = f32({1, 1, 1}, {10}), .weight_ih = one, .weight_hh = one},
           kSums);
   EXPECT_THAT(values_of(out), ElementsAre(11, 13, 16, 20));
@@ -50,7 +50,7 @@ TEST_P(RnnRules, each_step_starts_from_the_one_before) {
 
 TEST_P(RnnRules, one_state_needs_no_axis_of_its_own) {
   const Array input = f32({2, 1, 1}, {1, 2});
-  const auto [out, h, c] =
+  const auto [out, h, c, gates] =
       run({.input = input, .hidden = f32({2, 1}, {10, 20}), .weight_ih = one, .weight_hh = one}, kSums);
   EXPECT_THAT(values_of(out), ElementsAre(11, 22));
   EXPECT_EQ(h.shape(), (Shape{1, 2, 1}));
@@ -58,7 +58,7 @@ TEST_P(RnnRules, one_state_needs_no_axis_of_its_own) {
 
 TEST_P(RnnRules, a_sequence_ends_at_its_length_and_the_rest_is_not_read) {
   const Array input = f32({3, 3, 1}, {1, 2, 3, 4, kNaN, kNaN, kNaN, kNaN, kNaN});
-  const auto [out, h, c] = run({.input = input,
+  const auto [out, h, c, gates] = run({.input = input,
                                 .hidden = f32({1, 3, 1}, {0, 0, 7}),
                                 .weight_ih = one,
                                 .weight_hh = one,
@@ -80,7 +80,8 @@ TEST_P(RnnRules, the_way_back_begins_at_each_sequences_own_end) {
   Rnn::Params params = kSums;
   params.bidirectional = true;
   const Array input = f32({2, 3, 1}, {1, 2, 3, 4, 5, kNaN});
-  const auto [out, h, c] = run({.input = input, .weight_ih = both, .weight_hh = both, .lengths = i32({3, 2})}, params);
+  const auto [out, h, c, gates] =
+      run({.input = input, .weight_ih = both, .weight_hh = both, .lengths = i32({3, 2})}, params);
   EXPECT_THAT(values_of(out), ElementsAre(1, 6, 3, 5, 6, 3, 4, 9, 9, 5, 0, 0));
   EXPECT_THAT(values_of(h), ElementsAre(6, 9, 6, 9));
 }
@@ -88,7 +89,7 @@ TEST_P(RnnRules, the_way_back_begins_at_each_sequences_own_end) {
 TEST_P(RnnRules, a_layer_reads_what_the_one_below_gives) {
   Rnn::Params params = kSums;
   params.num_layers = 2;
-  const auto [out, h, c] =
+  const auto [out, h, c, gates] =
       run({.input = f32({1, 3, 1}, {1, 1, 1}), .weight_ih = one, .weight_ih_upper = one, .weight_hh = both}, params);
   EXPECT_THAT(values_of(out), ElementsAre(1, 3, 6));
   EXPECT_THAT(values_of(h), ElementsAre(3, 6));

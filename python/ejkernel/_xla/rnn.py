@@ -26,11 +26,13 @@ _NUMBERS = (
 
 def rnn(inputs: dict, params: dict) -> dict:
     dtype = inputs["input"].dtype
-    return {name: x.astype(dtype) for name, x in _network(*_split(inputs), params).items()}
+    results = _network(*_split(inputs), params)
+    return {name: x if name == "gates" else x.astype(dtype) for name, x in results.items()}
 
 
 def rnn_backward(inputs: dict, params: dict) -> dict:
     numbers, lengths = _split(inputs)
+    params = {**params, "keep_gates": False}  # they are made anew: jax.vjp knows no others
     outputs, pull_back = jax.vjp(lambda numbers: _network(numbers, lengths, params), numbers)
     cotangents = {}
     for name, output in outputs.items():
@@ -79,19 +81,22 @@ def _network(numbers: dict, lengths: jax.Array | None, params: dict) -> dict:
         for name in ("hidden", "cell")
     }
     weights = [*numbers["weight_ih"], *numbers.get("weight_ih_upper", ())]
-    finals = []
+    finals, kept = [], []
     for layer in range(params["num_layers"]):
         outs = []
         for direction in range(directions):
             state = layer * directions + direction
             steps = _backwards(x, used) if direction == 1 else x
-            out, final = _run(numbers, params, state, weights[state], steps, used, initial)
+            out, gates, final = _run(numbers, params, state, weights[state], steps, used, initial)
             outs.append(_backwards(out, used) if direction == 1 else out)
+            kept.append(_backwards(gates, used) if direction == 1 else gates)
             finals.append(final)
         x = jnp.concatenate(outs, axis=-1)
     results = {"out": x, "final_hidden": jnp.stack([h for h, _ in finals])}
     if params["cell_type"] == "lstm":
         results["final_cell"] = jnp.stack([c for _, c in finals])
+    if params["keep_gates"]:
+        results["gates"] = jnp.stack(kept)
     return results
 
 
@@ -101,31 +106,34 @@ def _product(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Arr
 
 
 def _run(numbers: dict, params: dict, state: int, weight: jax.Array, x: jax.Array, used: jax.Array, initial: dict):
-    """A direction of a layer: its output at every step, 0 at those that are not used, and its last states."""
+    """A direction of a layer: its output and gates at every step, 0 at those that are not used, and its last states."""
     bias_ih, bias_hh = (numbers[name][state] if name in numbers else None for name in ("bias_ih", "bias_hh"))
     from_input = _product(x, weight, bias_ih)
 
     def step(states, given):
         sums, is_used = given
-        after = _cell(params, sums, _product(states[0], numbers["weight_hh"][state], bias_hh), *states)
-        after = tuple(jnp.where(is_used[:, None], new, old) for new, old in zip(after, states, strict=True))
-        return after, jnp.where(is_used[:, None], after[0], 0)
+        *after, gates = _cell(params, sums, _product(states[0], numbers["weight_hh"][state], bias_hh), *states)
+        states = tuple(jnp.where(is_used[:, None], new, old) for new, old in zip(after, states, strict=True))
+        results = (states[0], jnp.concatenate(gates, axis=-1))
+        return states, tuple(jnp.where(is_used[:, None], result, 0) for result in results)
 
     states = (initial["hidden"][state], initial["cell"][state])
-    states, out = jax.lax.scan(step, states, (from_input.swapaxes(0, 1), used.T))
-    return out.swapaxes(0, 1), states
+    states, (out, gates) = jax.lax.scan(step, states, (from_input.swapaxes(0, 1), used.T))
+    return out.swapaxes(0, 1), gates.swapaxes(0, 1), states
 
 
-def _cell(params: dict, x: jax.Array, s: jax.Array, h: jax.Array, c: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """h and c after a step, of the sums over the input and over h."""
+def _cell(params: dict, x: jax.Array, s: jax.Array, h: jax.Array, c: jax.Array) -> tuple:
+    """h and c after a step, of the sums over the input and over h; and what is kept of the gates."""
     kind = params["cell_type"]
     x, s = (jnp.split(sums, _GATES[kind], axis=-1) for sums in (x, s))
     if kind == "rnn":
-        return _ACTIVATIONS[params["activation"]](x[0] + s[0]), c
+        h = _ACTIVATIONS[params["activation"]](x[0] + s[0])
+        return h, c, (h,)
     if kind == "gru":
         r, z = jax.nn.sigmoid(x[0] + s[0]), jax.nn.sigmoid(x[1] + s[1])
         n = jnp.tanh(x[2] + r * s[2])
-        return (1 - z) * n + z * h, c
+        return (1 - z) * n + z * h, c, (r, z, n, s[2])
     i, f, o = (jax.nn.sigmoid(x[gate] + s[gate]) for gate in (0, 1, 3))
-    c = f * c + i * jnp.tanh(x[2] + s[2])
-    return o * jnp.tanh(c), c
+    g = jnp.tanh(x[2] + s[2])
+    c = f * c + i * g
+    return o * jnp.tanh(c), c, (i, f, g, o)
