@@ -58,9 +58,7 @@ def poison(x: np.ndarray, lengths: np.ndarray | None):
 
 
 def backward_call(rng, inputs: dict, params: dict, results: dict) -> tuple[dict, dict]:
-    cotangents = {
-        f"d_{name}": problems.normal(rng, x.shape, x.dtype) for name, x in results.items() if name != "gates"
-    }
+    cotangents = {f"d_{name}": problems.normal(rng, x.shape, x.dtype) for name, x in results.items() if name != "gates"}
     poison(cotangents["d_out"], inputs["lengths"])
     left_out = rng.choice(list(cotangents))
     return problems.full_call(

@@ -74,7 +74,8 @@ struct Rnn {
         TensorField{"hidden", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]",
                     "h before the first step, of every layer (outer) and direction, forward first; without the first "
                     "axis where there is one; absent: 0"},
-        TensorField{"cell", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; "
+        TensorField{"cell",
+                    "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; "
                     "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
                     "lstm: c before the first step, likewise"},
         TensorField{"weight_ih", "@input[num_directions, gate_rows, input_size]",
@@ -106,7 +107,9 @@ struct Rnn {
                     "h of the last layer at every step, the directions side by side; 0 past a sequence's length"},
         TensorField{"final_hidden", "@input[num_states, batch, hidden_size]",
                     "h after each sequence's own last step (backwards: after its first); hidden for an empty one"},
-        TensorField{"final_cell", "@input[num_states, batch, hidden_size] ; - ; @input[num_states, batch, hidden_size] ; -", "lstm: c, likewise"},
+        TensorField{"final_cell",
+                    "@input[num_states, batch, hidden_size] ; - ; @input[num_states, batch, hidden_size] ; -",
+                    "lstm: c, likewise"},
         TensorField{"gates",
                     "- ; - ; stats@input[num_states, batch, seq_len, kept_size] ; "
                     "stats@input[num_states, batch, seq_len, kept_size]",
@@ -146,17 +149,20 @@ struct RnnBackward {
   using Results = Out<Array>;
 
   static constexpr auto inputs() {
-    return concatenate(Rnn::inputs(),
-                       std::array{TensorField{"gates",
-                               "- ; - ; stats@input?[num_states, batch, seq_len, kept_size] ; "
-                               "stats@input?[num_states, batch, seq_len, kept_size]",
-                               "the forward's, not read past a sequence's length; absent: computed anew"},
-                   TensorField{"d_out", "@input?[batch, seq_len, layer_size]",
-                                              "cotangent of out, not read past a sequence's length; absent: zero"},
-                                  TensorField{"d_final_hidden", "@input?[num_states, batch, hidden_size]",
-                                              "cotangent of final_hidden; absent: zero"},
-                                  TensorField{"d_final_cell", "@input?[num_states, batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] ; -",
-                                              "cotangent of final_cell; absent: zero"}});
+    return concatenate(
+        Rnn::inputs(),
+        std::array{
+            TensorField{"gates",
+                        "- ; - ; stats@input?[num_states, batch, seq_len, kept_size] ; "
+                        "stats@input?[num_states, batch, seq_len, kept_size]",
+                        "the forward's, not read past a sequence's length; absent: computed anew"},
+            TensorField{"d_out", "@input?[batch, seq_len, layer_size]",
+                        "cotangent of out, not read past a sequence's length; absent: zero"},
+            TensorField{"d_final_hidden", "@input?[num_states, batch, hidden_size]",
+                        "cotangent of final_hidden; absent: zero"},
+            TensorField{"d_final_cell",
+                        "@input?[num_states, batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] ; -",
+                        "cotangent of final_cell; absent: zero"}});
   }
   static constexpr auto params() { return Rnn::params(); }
   static constexpr auto outputs() {
@@ -164,7 +170,8 @@ struct RnnBackward {
         TensorField{"input", "@input[batch, seq_len, input_size]", "gradient of input; 0 past a sequence's length"},
         TensorField{"hidden", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]",
                     "gradient of hidden"},
-        TensorField{"cell", "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; "
+        TensorField{"cell",
+                    "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; "
                     "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -",
                     "gradient of cell"},
         TensorField{"weight_ih", "@input[num_directions, gate_rows, input_size]",

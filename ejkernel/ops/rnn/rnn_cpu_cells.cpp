@@ -142,20 +142,27 @@ void pack_backward(const Problem& p, int64_t state, int64_t block, const PackedW
   }
 }
 
+/// Numbers of the depth that are multiplied at a time: that part of a strip stays in the first-level cache for all
+/// rows.
+constexpr int64_t kDepth = 128;
+
 /// tile[rows][columns] = or += a[rows][depth] times a packed block.
 template <bool kAdd>
 void multiply(const float* a, int64_t a_stride, int64_t rows, const float* packed, int64_t depth, int64_t columns,
               float* tile) {
   for (int64_t n = 0; n < columns; n += strip_columns())
-    gemm<Left::kRows, kAdd>(Gemm<float>{.m = rows,
-                                        .n = strip_columns(),
-                                        .k = depth,
-                                        .a = a,
-                                        .a_stride = a_stride,
-                                        .b = packed + n * depth,
-                                        .b_stride = strip_columns(),
-                                        .c = tile + n,
-                                        .c_stride = columns});
+    for (int64_t k = 0; k < std::max<int64_t>(depth, 1); k += kDepth) {
+      const Gemm<float> part = {.m = rows,
+                                .n = strip_columns(),
+                                .k = std::min(kDepth, depth - k),
+                                .a = a + k,
+                                .a_stride = a_stride,
+                                .b = packed + n * depth + k * strip_columns(),
+                                .b_stride = strip_columns(),
+                                .c = tile + n,
+                                .c_stride = columns};
+      kAdd || k > 0 ? gemm<Left::kRows, true>(part) : gemm<Left::kRows, false>(part);
+    }
 }
 
 // ---- a step ----
@@ -229,7 +236,8 @@ class Tile {
       hn::Store(c, d, c_ + r * kUnits + v);
       keep(0, i), keep(1, f), keep(2, g), keep(3, o);
     } else if (p_.cell_type == CellType::gru) {
-      const FloatV reset = given != nullptr ? load(0) : sigmoid(sum(0)), z = given != nullptr ? load(1) : sigmoid(sum(1));
+      const FloatV reset = given != nullptr ? load(0) : sigmoid(sum(0)),
+                   z = given != nullptr ? load(1) : sigmoid(sum(1));
       const FloatV of_state = given != nullptr ? load(3) : sum(2);
       const auto of_input = [&]() HWY_ATTR {
         return hn::Add(load_part(packed + 2 * p_.hidden_size, left), hn::Load(d, bias_ + 3 * kUnits + v));

@@ -75,9 +75,10 @@ struct Direction {
   PackedWeights packed = {};
   float* gates = nullptr;  ///< [row][slot][unit], from the first row of the chunk on: sums over the input, then gates
   int64_t first_step = 0;  ///< of the chunk
-  bool keeps_gates = false;  ///< in place of the sums: of a GRU, there is then room for both gradients of n, which differ
-  View given = {};           ///< the gates, where an earlier forward kept them: nothing is multiplied then
-  View kept = {};            ///< where this one leaves them
+  bool keeps_gates =
+      false;        ///< in place of the sums: of a GRU, there is then room for both gradients of n, which differ
+  View given = {};  ///< the gates, where an earlier forward kept them: nothing is multiplied then
+  View kept = {};   ///< where this one leaves them
   StateRows h = {}, c = {};  ///< before each step
   View out = {};             ///< [batch, seq_len, layer_size] of the layer
   View final_hidden = {}, final_cell = {};

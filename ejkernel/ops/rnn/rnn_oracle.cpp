@@ -230,7 +230,10 @@ class Network {
       const double n_spread = slope_of_tanh(n) * std::hypot(spread[2], slope_of_sigmoid(r) * s[2].value * spread[0]);
       const double z_spread = std::abs(static_cast<double>(h - n)) * slope_of_sigmoid(z) * spread[1];
       const double terms = std::hypot(static_cast<double>((1 - z) * n), static_cast<double>(z * h));
-      return {(1 - z) * n + z * h, 0, std::hypot(terms, z_spread, static_cast<double>(1 - z) * n_spread), 0,
+      return {(1 - z) * n + z * h,
+              0,
+              std::hypot(terms, z_spread, static_cast<double>(1 - z) * n_spread),
+              0,
               {slope_of_sigmoid(r) * spread[0], slope_of_sigmoid(z) * spread[1], n_spread, std::sqrt(s[2].squares)}};
     }
     const Real i = gate(0) = sigmoid(x[0].value + s[0].value), f = gate(1) = sigmoid(x[1].value + s[1].value);
@@ -239,7 +242,8 @@ class Network {
     const double c_spread =
         std::sqrt(square(f * step.c[j]) + square(i * g) + square(slope_of_sigmoid(i) * g * spread[0]) +
                   square(slope_of_sigmoid(f) * step.c[j] * spread[1]) + square(slope_of_tanh(g) * i * spread[2]));
-    return {o * tangent, c,
+    return {o * tangent,
+            c,
             std::hypot(static_cast<double>(o) * slope_of_tanh(tangent) * c_spread,
                        static_cast<double>(tangent) * slope_of_sigmoid(o) * spread[3]),
             c_spread,

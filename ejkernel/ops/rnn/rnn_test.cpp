@@ -59,11 +59,11 @@ TEST_P(RnnRules, one_state_needs_no_axis_of_its_own) {
 TEST_P(RnnRules, a_sequence_ends_at_its_length_and_the_rest_is_not_read) {
   const Array input = f32({3, 3, 1}, {1, 2, 3, 4, kNaN, kNaN, kNaN, kNaN, kNaN});
   const auto [out, h, c, gates] = run({.input = input,
-                                .hidden = f32({1, 3, 1}, {0, 0, 7}),
-                                .weight_ih = one,
-                                .weight_hh = one,
-                                .lengths = i32({3, 1, 0})},
-                               kSums);
+                                       .hidden = f32({1, 3, 1}, {0, 0, 7}),
+                                       .weight_ih = one,
+                                       .weight_hh = one,
+                                       .lengths = i32({3, 1, 0})},
+                                      kSums);
   EXPECT_THAT(values_of(out), ElementsAre(1, 3, 6, 4, 0, 0, 0, 0, 0));
   EXPECT_THAT(values_of(h), ElementsAre(6, 4, 7));
   EXPECT_EQ(status, 0u);
