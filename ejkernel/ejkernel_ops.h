@@ -2225,7 +2225,8 @@ typedef struct ejk_rnn_args {
      * hidden_size] */
     const DLTensor* hidden;
     /* may be NULL; lstm: c before the first step, likewise: @input?[num_states, batch, hidden_size] |
-     * @input?[batch, hidden_size] ; - */
+     * @input?[batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ;
+     * - */
     const DLTensor* cell;
     /* required; W_ih of the first layer; rows of the gates i f g o (lstm) or r z n (gru), hidden_size each:
      * @input[num_directions, gate_rows, input_size] */
@@ -2250,8 +2251,12 @@ typedef struct ejk_rnn_args {
     /* h after each sequence's own last step (backwards: after its first); hidden for an empty one:
      * @input[num_states, batch, hidden_size] */
     const DLTensor* final_hidden;
-    /* lstm: c, likewise: @input[num_states, batch, hidden_size] ; - */
+    /* lstm: c, likewise: @input[num_states, batch, hidden_size] ; - ; @input[num_states, batch, hidden_size] ; - */
     const DLTensor* final_cell;
+    /* with keep_gates: after their functions i f g o (lstm), r z n and W_hn·h + b_hn (gru) or h (rnn),
+     * hidden_size numbers each; 0 past a sequence's length: - ; - ; stats@input[num_states, batch, seq_len,
+     * kept_size] ; stats@input[num_states, batch, seq_len, kept_size] */
+    const DLTensor* gates;
   } outputs; /* NULL: not wanted */
   struct {
     /* which cell; default "lstm"; one of "lstm", "gru", "rnn" */
@@ -2263,6 +2268,8 @@ typedef struct ejk_rnn_args {
     bool bidirectional;
     /* layers, each on the output of the one below; default 1 */
     int64_t num_layers;
+    /* also give the gates, which the gradient then does not compute anew; default false */
+    bool keep_gates;
   } params;
   const ejk_plan_options* plan; /* NULL: none */
   const ejk_run_options* run;   /* NULL: none */
@@ -2275,11 +2282,12 @@ static inline void ejk_rnn_init(ejk_rnn_args* args) {
   args->params.activation = "tanh";
   args->params.bidirectional = false;
   args->params.num_layers = 1;
+  args->params.keep_gates = false;
 }
 
 /* Errors as ejk_execute. */
 static inline ejk_status ejk_rnn(const ejk_rnn_args* args) {
-  ejk_tensor inputs[9], outputs[3];
+  ejk_tensor inputs[9], outputs[4];
   size_t num_inputs = 0, num_outputs = 0;
   ejk_params_t* params = NULL;
   ejk_status status = ejk_params_new("rnn", &params);
@@ -2295,6 +2303,7 @@ static inline ejk_status ejk_rnn(const ejk_rnn_args* args) {
   ejk_ops_add(outputs, &num_outputs, "out", args->outputs.out);
   ejk_ops_add(outputs, &num_outputs, "final_hidden", args->outputs.final_hidden);
   ejk_ops_add(outputs, &num_outputs, "final_cell", args->outputs.final_cell);
+  ejk_ops_add(outputs, &num_outputs, "gates", args->outputs.gates);
   if (status == EJK_OK && args->params.cell_type != NULL)
     status = ejk_params_set_str(params, "cell_type", args->params.cell_type);
   if (status == EJK_OK && args->params.activation != NULL)
@@ -2303,6 +2312,8 @@ static inline ejk_status ejk_rnn(const ejk_rnn_args* args) {
     status = ejk_params_set_bool(params, "bidirectional", args->params.bidirectional);
   if (status == EJK_OK && args->params.num_layers != 1)
     status = ejk_params_set_i64(params, "num_layers", args->params.num_layers);
+  if (status == EJK_OK && args->params.keep_gates != false)
+    status = ejk_params_set_bool(params, "keep_gates", args->params.keep_gates);
   if (status == EJK_OK)
     status = ejk_execute("rnn", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
   ejk_params_free(params);
@@ -2323,7 +2334,8 @@ typedef struct ejk_rnn_backward_args {
      * hidden_size] */
     const DLTensor* hidden;
     /* may be NULL; lstm: c before the first step, likewise: @input?[num_states, batch, hidden_size] |
-     * @input?[batch, hidden_size] ; - */
+     * @input?[batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ;
+     * - */
     const DLTensor* cell;
     /* required; W_ih of the first layer; rows of the gates i f g o (lstm) or r z n (gru), hidden_size each:
      * @input[num_directions, gate_rows, input_size] */
@@ -2340,12 +2352,16 @@ typedef struct ejk_rnn_backward_args {
     /* may be NULL; steps that each sequence has, clamped to [0, seq_len]; absent: all. Steps past them are not
      * read: int32?[batch] */
     const DLTensor* lengths;
+    /* may be NULL; the forward's, not read past a sequence's length; absent: computed anew: - ; - ;
+     * stats@input?[num_states, batch, seq_len, kept_size] ; stats@input?[num_states, batch, seq_len, kept_size] */
+    const DLTensor* gates;
     /* may be NULL; cotangent of out, not read past a sequence's length; absent: zero: @input?[batch, seq_len,
      * layer_size] */
     const DLTensor* d_out;
     /* may be NULL; cotangent of final_hidden; absent: zero: @input?[num_states, batch, hidden_size] */
     const DLTensor* d_final_hidden;
-    /* may be NULL; cotangent of final_cell; absent: zero: @input?[num_states, batch, hidden_size] ; - */
+    /* may be NULL; cotangent of final_cell; absent: zero: @input?[num_states, batch, hidden_size] ; - ;
+     * @input?[num_states, batch, hidden_size] ; - */
     const DLTensor* d_final_cell;
   } inputs;
   struct {
@@ -2353,7 +2369,8 @@ typedef struct ejk_rnn_backward_args {
     const DLTensor* input;
     /* gradient of hidden: @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] */
     const DLTensor* hidden;
-    /* gradient of cell: @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - */
+    /* gradient of cell: @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ;
+     * @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - */
     const DLTensor* cell;
     /* gradient of weight_ih, summed over the steps of all sequences, as the next ones are:
      * @input[num_directions, gate_rows, input_size] */
@@ -2377,6 +2394,8 @@ typedef struct ejk_rnn_backward_args {
     bool bidirectional;
     /* layers, each on the output of the one below; default 1 */
     int64_t num_layers;
+    /* also give the gates, which the gradient then does not compute anew; default false */
+    bool keep_gates;
   } params;
   const ejk_plan_options* plan; /* NULL: none */
   const ejk_run_options* run;   /* NULL: none */
@@ -2389,11 +2408,12 @@ static inline void ejk_rnn_backward_init(ejk_rnn_backward_args* args) {
   args->params.activation = "tanh";
   args->params.bidirectional = false;
   args->params.num_layers = 1;
+  args->params.keep_gates = false;
 }
 
 /* Errors as ejk_execute. */
 static inline ejk_status ejk_rnn_backward(const ejk_rnn_backward_args* args) {
-  ejk_tensor inputs[12], outputs[8];
+  ejk_tensor inputs[13], outputs[8];
   size_t num_inputs = 0, num_outputs = 0;
   ejk_params_t* params = NULL;
   ejk_status status = ejk_params_new("rnn_backward", &params);
@@ -2406,6 +2426,7 @@ static inline ejk_status ejk_rnn_backward(const ejk_rnn_backward_args* args) {
   ejk_ops_add(inputs, &num_inputs, "bias_ih", args->inputs.bias_ih);
   ejk_ops_add(inputs, &num_inputs, "bias_hh", args->inputs.bias_hh);
   ejk_ops_add(inputs, &num_inputs, "lengths", args->inputs.lengths);
+  ejk_ops_add(inputs, &num_inputs, "gates", args->inputs.gates);
   ejk_ops_add(inputs, &num_inputs, "d_out", args->inputs.d_out);
   ejk_ops_add(inputs, &num_inputs, "d_final_hidden", args->inputs.d_final_hidden);
   ejk_ops_add(inputs, &num_inputs, "d_final_cell", args->inputs.d_final_cell);
@@ -2425,6 +2446,8 @@ static inline ejk_status ejk_rnn_backward(const ejk_rnn_backward_args* args) {
     status = ejk_params_set_bool(params, "bidirectional", args->params.bidirectional);
   if (status == EJK_OK && args->params.num_layers != 1)
     status = ejk_params_set_i64(params, "num_layers", args->params.num_layers);
+  if (status == EJK_OK && args->params.keep_gates != false)
+    status = ejk_params_set_bool(params, "keep_gates", args->params.keep_gates);
   if (status == EJK_OK)
     status = ejk_execute("rnn_backward", inputs, num_inputs, outputs, num_outputs, params, args->plan, args->run);
   ejk_params_free(params);

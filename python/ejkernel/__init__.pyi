@@ -130,12 +130,13 @@ class GroupedMatmulBackwardResult(NamedTuple, Generic[Array]):
 class RnnResult(NamedTuple, Generic[Array]):
     out: Annotated[Array, "@input[batch, seq_len, layer_size]"]
     final_hidden: Annotated[Array, "@input[num_states, batch, hidden_size]"]
-    final_cell: Annotated[Array, "@input[num_states, batch, hidden_size] ; -"] | None
+    final_cell: Annotated[Array, "@input[num_states, batch, hidden_size] ; - ; @input[num_states, batch, hidden_size] ; -"] | None
+    gates: Annotated[Array, "- ; - ; stats@input[num_states, batch, seq_len, kept_size] ; stats@input[num_states, batch, seq_len, kept_size]"] | None
 
 class RnnBackwardResult(NamedTuple, Generic[Array]):
     input: Annotated[Array, "@input[batch, seq_len, input_size]"]
     hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None
-    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None
     weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"]
     weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None
     weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"]
@@ -764,7 +765,7 @@ def transposed_grouped_matmul(*args: Any, return_status: Literal[True], **kwargs
 def rnn(
     input: Annotated[Array, "float[batch, seq_len, input_size]"],
     hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None = None,
-    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
     weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"] | None = None,
     weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None = None,
     weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"] | None = None,
@@ -776,6 +777,7 @@ def rnn(
     activation: Literal["tanh", "relu", "sigmoid", "identity"] = "tanh",
     bidirectional: bool = False,
     num_layers: int = 1,
+    keep_gates: bool = False,
     platform: str | None = None,
     backend: str | None = None,
     kernel: str | None = None,
@@ -791,21 +793,23 @@ def rnn(*args: Any, return_status: Literal[True], **kwargs: Any) -> tuple[Array,
 def rnn_backward(
     input: Annotated[Array, "float[batch, seq_len, input_size]"],
     hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None = None,
-    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
     weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"] | None = None,
     weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None = None,
     weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"] | None = None,
     bias_ih: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
     bias_hh: Annotated[Array, "@input?[num_states, gate_rows]"] | None = None,
     lengths: Annotated[Array, "int32?[batch]"] | None = None,
+    gates: Annotated[Array, "- ; - ; stats@input?[num_states, batch, seq_len, kept_size] ; stats@input?[num_states, batch, seq_len, kept_size]"] | None = None,
     d_out: Annotated[Array, "@input?[batch, seq_len, layer_size]"] | None = None,
     d_final_hidden: Annotated[Array, "@input?[num_states, batch, hidden_size]"] | None = None,
-    d_final_cell: Annotated[Array, "@input?[num_states, batch, hidden_size] ; -"] | None = None,
+    d_final_cell: Annotated[Array, "@input?[num_states, batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] ; -"] | None = None,
     *,
     cell_type: Literal["lstm", "gru", "rnn"] = "lstm",
     activation: Literal["tanh", "relu", "sigmoid", "identity"] = "tanh",
     bidirectional: bool = False,
     num_layers: int = 1,
+    keep_gates: bool = False,
     platform: str | None = None,
     backend: str | None = None,
     kernel: str | None = None,

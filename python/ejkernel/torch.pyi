@@ -231,7 +231,7 @@ def grouped_matmul(*args: Any, return_status: Literal[True], **kwargs: Any) -> t
 def rnn(
     input: Annotated[Array, "float[batch, seq_len, input_size]"],
     hidden: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size]"] | None = None,
-    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
+    cell: Annotated[Array, "@input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; - ; @input?[num_states, batch, hidden_size] | @input?[batch, hidden_size] ; -"] | None = None,
     weight_ih: Annotated[Array, "@input[num_directions, gate_rows, input_size]"] | None = None,
     weight_ih_upper: Annotated[Array, "@input?[num_upper, gate_rows, layer_size]"] | None = None,
     weight_hh: Annotated[Array, "@input[num_states, gate_rows, hidden_size]"] | None = None,
@@ -243,6 +243,7 @@ def rnn(
     activation: Literal["tanh", "relu", "sigmoid", "identity"] = "tanh",
     bidirectional: bool = False,
     num_layers: int = 1,
+    keep_gates: bool = False,
     platform: str | None = None,
     backend: str | None = None,
     kernel: str | None = None,
