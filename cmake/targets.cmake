@@ -188,3 +188,14 @@ JAX_PLATFORMS=cpu;XLA_FLAGS=--xla_backend_optimization_level=0")
     endforeach()
   endforeach()
 endfunction()
+
+# ejk_model_test(EXAMPLE PIN FILE): the example runs on its real model, which `./dev setup` fetched, and exits with 1 where
+# its answers are not those of golden.json.
+function(ejk_model_test example pin file)
+  get_filename_component(preset ${PROJECT_BINARY_DIR} NAME)
+  set(model ${PROJECT_SOURCE_DIR}/.deps/models/${EJK_PIN_${pin}_NAME})
+  if(EXISTS ${model}/${file})
+    add_test(NAME ${preset}.example.${example} COMMAND ${example} ${model} ${PROJECT_SOURCE_DIR}/examples/${example})
+    set_tests_properties(${preset}.example.${example} PROPERTIES TIMEOUT 60 ENVIRONMENT "EJKERNEL_CONFIG_PATH=none")
+  endif()
+endfunction()
