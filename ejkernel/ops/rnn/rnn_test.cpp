@@ -6,7 +6,9 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ejkernel/testing/values.h"
@@ -14,11 +16,15 @@
 namespace ejk {
 namespace {
 
+using ::testing::Contains;
+using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using testing::f32;
 using ::testing::HasSubstr;
 using testing::i32;
+using ::testing::Not;
+using ::testing::Pointwise;
 using testing::refusal_of;
 using testing::values_of;
 
@@ -151,6 +157,38 @@ TEST_P(RnnRules, without_cotangents_gradients_are_zero) {
   const RnnBackward::Results d = gradients(in, {});
   EXPECT_THAT(values_of(d.input), Each(0));
   EXPECT_THAT(values_of(d.weight_hh), Each(0));
+}
+
+/// `shape` filled with numbers in [-1, 1].
+Array random_f32(std::mt19937& random, const Shape& shape) {
+  Array made = Array::zeros(DType::f32, shape);
+  std::uniform_real_distribution<float> number(-1, 1);
+  for (int64_t n = 0; n < made.num_elements(); ++n) made.as<float>()[n] = number(random);
+  return made;
+}
+
+TEST_P(RnnRules, gates_may_be_kept_for_the_gradient) {
+  std::mt19937 random(1);
+  for (const auto& [cell, gate_rows] : {std::pair{CellType::lstm, 12}, {CellType::gru, 9}, {CellType::rnn, 3}}) {
+    const Array input = random_f32(random, {2, 4, 2}), weight_ih = random_f32(random, {2, gate_rows, 2}),
+                upper = random_f32(random, {2, gate_rows, 6}), weight_hh = random_f32(random, {4, gate_rows, 3}),
+                lengths = i32({4, 2}), d_out = random_f32(random, {2, 4, 6});
+    RnnBackward::Inputs in;
+    in.input = input, in.weight_ih = weight_ih, in.weight_ih_upper = upper, in.weight_hh = weight_hh;
+    in.lengths = lengths, in.d_out = d_out;
+    Rnn::Params params = {.cell_type = cell, .bidirectional = true, .num_layers = 2};
+    const RnnBackward::Results anew = gradients(in, params);
+    params.keep_gates = true;
+    const Array gates = run(in, params).gates;
+    in.gates = gates;
+    const RnnBackward::Results kept = gradients(in, params);
+    const auto near_all = [](const Array& values) { return Pointwise(DoubleNear(1e-6), values_of(values)); };
+    EXPECT_THAT(values_of(kept.input), near_all(anew.input));
+    EXPECT_THAT(values_of(kept.weight_ih), near_all(anew.weight_ih));
+    EXPECT_THAT(values_of(kept.weight_ih_upper), near_all(anew.weight_ih_upper));
+    EXPECT_THAT(values_of(kept.weight_hh), near_all(anew.weight_hh));
+    EXPECT_THAT(values_of(kept.input), Contains(Not(0)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, RnnRules, ::testing::Values("cpu", "reference"),
