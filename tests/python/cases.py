@@ -8,37 +8,48 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import ejkernel
 
+Arrays = Mapping[str, jax.Array | np.ndarray]
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     name: str
     operation: str
-    arrays: Mapping[str, jax.Array]  # floating inputs first: those that a gradient is for
+    arrays: Mapping[str, np.ndarray]  # floating inputs first: those that a gradient is for
     floats: tuple[str, ...]
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def run(self, arrays: Mapping[str, jax.Array], **options: Any) -> list[jax.Array]:
-        """The floating outputs."""
-        result = getattr(ejkernel, self.operation)(**arrays, **self.params, **options)
+    def run(self, arrays: Arrays) -> list[Any]:
+        """The floating outputs. Of NumPy arrays, without JAX, they are copies: caches are updated in place."""
+        given = {name: x.copy() if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+        result = getattr(ejkernel, self.operation)(**given, **self.params)
         outputs = result if isinstance(result, tuple) else (result,)
         return [x for x in outputs if x is not None and jnp.issubdtype(x.dtype, jnp.floating)]
 
-    def loss(self, arrays: Mapping[str, jax.Array], **options: Any) -> jax.Array:
-        """A scalar that depends on every floating output, with a weight of its own for each element."""
-        return sum(
-            jnp.sum(x * jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape))
-            for x in self.run(arrays, **options)
-        )
+    def loss(self, arrays: Arrays) -> Any:
+        """A scalar that depends on every floating output, with a weight of its own for each element. Of -inf, the lse of
+        no keys, as of -100: infinities of both signs would make every comparison one of NaN."""
+        return sum((x.clip(-100) * weights(x)).sum() for x in self.run(arrays))
 
 
-def normal(seed: int, *shape: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape)
+def weights(x: Any) -> np.ndarray:
+    return np.cos(np.arange(x.size, dtype=np.float32)).reshape(x.shape)
 
 
-def _attention_arrays() -> dict[str, jax.Array]:
+def normal(seed: int, *shape: int) -> np.ndarray:
+    """JAX's would compile a program for every shape."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def ints(*values: Any) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def _attention_arrays() -> dict[str, np.ndarray]:
     return {
         "query": normal(0, 2, 8, 4, 16),
         "key": normal(1, 2, 12, 2, 16),
@@ -50,13 +61,13 @@ def _attention_arrays() -> dict[str, jax.Array]:
 _QKV = ("query", "key", "value")
 
 _PAGES = {
-    "context_lens": jnp.array([7, 12, 0], jnp.int32),
-    "block_tables": jnp.array([[4, 1, 0], [2, 5, 3], [9, 9, 9]], jnp.int32),
+    "context_lens": ints(7, 12, 0),
+    "block_tables": ints([4, 1, 0], [2, 5, 3], [9, 9, 9]),
 }
-_PACKED = _PAGES | {"query_start_loc": jnp.array([0, 3, 8, 8], jnp.int32)}
+_PACKED = _PAGES | {"query_start_loc": ints(0, 3, 8, 8)}
 
 
-def _caches() -> dict[str, jax.Array]:
+def _caches() -> dict[str, np.ndarray]:
     return {"key_cache": normal(1, 6, 4, 2, 16), "value_cache": normal(2, 6, 4, 2, 8)}
 
 
@@ -74,10 +85,10 @@ UNDIFFERENTIABLE = (
         "page_attention",
         {
             "query": normal(0, 3, 4, 16),
-            "key_cache": (40 * normal(1, 6, 2, 4, 16)).astype(jnp.int8),
-            "value_cache": (40 * normal(2, 6, 2, 4, 8)).astype(jnp.int8),
-            "k_scale": jnp.array([0.025, 0.03]),
-            "v_scale": jnp.array(0.025),
+            "key_cache": (40 * normal(1, 6, 2, 4, 16)).astype(np.int8),
+            "value_cache": (40 * normal(2, 6, 2, 4, 8)).astype(np.int8),
+            "k_scale": np.array([0.025, 0.03], np.float32),
+            "v_scale": np.array(0.025, np.float32),
             **_PAGES,
         },
         ("query", "k_scale", "v_scale"),
@@ -96,8 +107,8 @@ UNDIFFERENTIABLE = (
             "query": normal(0, 2, 1, 4, 16),
             "key": normal(1, 2, 12, 2, 16),
             "value": normal(2, 2, 12, 2, 8),
-            "sequence_start": jnp.array([0, 3], jnp.int32),
-            "sequence_end": jnp.array([12, 9], jnp.int32),
+            "sequence_start": ints(0, 3),
+            "sequence_end": ints(12, 9),
         },
         _QKV,
     ),
@@ -108,7 +119,7 @@ UNDIFFERENTIABLE = (
             "queries": normal(0, 9, 4, 16),
             "kv_pages": normal(1, 6, 4, 4, 16),
             **_PACKED,
-            "num_seqs": jnp.array([2], jnp.int32),
+            "num_seqs": ints(2),
         },
         ("queries", "kv_pages"),
         {"sliding_window": (3, 0), "attention_sink_size": 1},
@@ -123,7 +134,7 @@ UNDIFFERENTIABLE = (
             "kv_cache": normal(1, 6, 4, 4, 16),
             **_PACKED,
             "block_tables": _PAGES["block_tables"].ravel(),
-            "distribution": jnp.array([0, 0, 3], jnp.int32),
+            "distribution": ints(0, 0, 3),
         },
         ("queries", "keys", "values", "kv_cache"),
     ),
@@ -133,19 +144,19 @@ UNDIFFERENTIABLE = (
         {
             "lhs": normal(0, 12, 8),
             "d_out": normal(1, 12, 6),
-            "group_sizes": jnp.array([3, 0, 5, 2], jnp.int32),
+            "group_sizes": ints(3, 0, 5, 2),
         },
         ("lhs", "d_out"),
     ),
 )
 
 
-def _recurrence_arrays(*rows: int) -> dict[str, jax.Array]:
+def _recurrence_arrays(*rows: int) -> dict[str, np.ndarray]:
     return {"query": normal(0, *rows, 4, 8), "key": normal(1, *rows, 2, 8), "value": normal(2, *rows, 2, 6)}
 
 
-def _gates(seed: int, *shape: int) -> jax.Array:
-    return -0.1 * jnp.abs(normal(seed, *shape))
+def _gates(seed: int, *shape: int) -> np.ndarray:
+    return -0.1 * np.abs(normal(seed, *shape))
 
 
 CASES = (
@@ -160,7 +171,7 @@ CASES = (
     Case(
         "flash_attention, dropout",
         "flash_attention",
-        _attention_arrays() | {"dropout_seed": jnp.array([3, 5], jnp.uint32)},
+        _attention_arrays() | {"dropout_seed": np.array([3, 5], np.uint32)},
         (*_QKV, "bias"),
         {"dropout_prob": 0.25},
     ),
@@ -171,8 +182,8 @@ CASES = (
             "query": normal(0, 16, 4, 16),
             "key": normal(1, 20, 2, 16),
             "value": normal(2, 20, 2, 16),
-            "cu_seqlens_q": jnp.array([0, 5, 5, 16], jnp.int32),
-            "cu_seqlens_k": jnp.array([0, 9, 12, 20], jnp.int32),
+            "cu_seqlens_q": ints(0, 5, 5, 16),
+            "cu_seqlens_k": ints(0, 9, 12, 20),
         },
         _QKV,
     ),
@@ -180,19 +191,19 @@ CASES = (
     Case(
         "scaled_dot_product_attention",
         "scaled_dot_product_attention",
-        _attention_arrays() | {"key_value_seq_lengths": jnp.array([12, 7], jnp.int32)},
+        _attention_arrays() | {"key_value_seq_lengths": ints(12, 7)},
         (*_QKV, "bias"),
     ),
     Case(
         "mean_pooling",
         "mean_pooling",
-        {"x": normal(0, 2, 6, 8), "mask": jnp.array([[1, 1, 1, 1, 0, 0], [1, 0, 1, 1, 1, 1]], bool)},
+        {"x": normal(0, 2, 6, 8), "mask": np.array([[1, 1, 1, 1, 0, 0], [1, 0, 1, 1, 1, 1]], bool)},
         ("x",),
     ),
     Case(
         "mean_pooling, packed",
         "mean_pooling",
-        {"x": normal(0, 12, 8), "cu_seqlens": jnp.array([0, 5, 5, 12], jnp.int32)},
+        {"x": normal(0, 12, 8), "cu_seqlens": ints(0, 5, 5, 12)},
         ("x",),
     ),
     Case(
@@ -202,7 +213,7 @@ CASES = (
             "lhs": normal(0, 12, 8),
             "rhs": normal(1, 4, 8, 6),
             "existing_out": normal(2, 12, 6),
-            "group_sizes": jnp.array([3, 0, 5, 2], jnp.int32),
+            "group_sizes": ints(3, 0, 5, 2),
         },
         ("lhs", "rhs", "existing_out"),
     ),
@@ -219,9 +230,9 @@ CASES = (
         {
             "lhs": normal(0, 12, 8),
             "rhs": normal(1, 2, 8, 6),
-            "group_sizes": jnp.array([7, 5], jnp.int32),
-            "rhs_mask": jnp.array([[[1, 0], [1, 1]], [[0, 1], [1, 1]]], bool),
-            "out_mask": jnp.array([[1, 1], [0, 1], [1, 1]], bool),
+            "group_sizes": ints(7, 5),
+            "rhs_mask": np.array([[[1, 0], [1, 1]], [[0, 1], [1, 1]]], bool),
+            "out_mask": np.array([[1, 1], [0, 1], [1, 1]], bool),
         },
         ("lhs", "rhs"),
         {"block_m": 4, "block_k": 4, "block_n": 4},
@@ -236,7 +247,7 @@ CASES = (
     Case(
         "lightning_attention, packed",
         "lightning_attention",
-        _recurrence_arrays(8) | {"cu_seqlens": jnp.array([0, 4, 4, 8], jnp.int32)},
+        _recurrence_arrays(8) | {"cu_seqlens": ints(0, 4, 4, 8)},
         _QKV,
         {"layer_idx": 2, "num_layers": 4, "reverse": True},
     ),
@@ -250,7 +261,7 @@ CASES = (
             "weight_ih": normal(3, 2, 20, 3) / 3,
             "weight_hh": normal(4, 2, 20, 5) / 3,
             "bias_hh": normal(5, 2, 20),
-            "lengths": jnp.array([4, 2], jnp.int32),
+            "lengths": ints(4, 2),
         },
         ("input", "hidden", "cell", "weight_ih", "weight_hh", "bias_hh"),
         {"bidirectional": True},
@@ -272,7 +283,7 @@ CASES = (
     Case(
         "mean_pooling, packed chunked",
         "mean_pooling",
-        {"x": normal(0, 12, 4, 8), "cu_seqlens": jnp.array([0, 5, 5, 12], jnp.int32)},
+        {"x": normal(0, 12, 4, 8), "cu_seqlens": ints(0, 5, 5, 12)},
         ("x",),
         {"chunk_size": 4},
     ),

@@ -7,7 +7,8 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-from cases import CASES, UNDIFFERENTIABLE, Case  # noqa: E402
+from cases import CASES, UNDIFFERENTIABLE, Arrays, Case, weights  # noqa: E402
 from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 
 import ejkernel  # noqa: E402
@@ -24,30 +25,43 @@ from ejkernel import _primitive, _xla  # noqa: E402
 from ejkernel._declarations import OPERATIONS  # noqa: E402
 from ejkernel._functions import make_call  # noqa: E402
 
-Arrays = Mapping[str, jax.Array]
+
+def on_jax(case: Case) -> dict[str, jax.Array]:
+    return {name: jnp.array(x) for name, x in case.arrays.items()}
+
+
+def as_numpy(tree: object) -> object:
+    """Slices of these compile nothing."""
+    return jax.tree.map(np.asarray, tree)
 
 
 def assert_close(got: object, expected: object) -> None:
     """Two float32 evaluations of one formula."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), got, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5, equal_nan=False), got, expected)
 
 
 def assert_equal(got: object, expected: object) -> None:
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
-def split(case: Case) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+def split(case: Case, arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
     """Floating inputs, and the others."""
-    floats = {name: case.arrays[name] for name in case.floats}
-    return floats, {name: x for name, x in case.arrays.items() if name not in floats}
+    floats = {name: arrays[name] for name in case.floats}
+    return floats, {name: x for name, x in arrays.items() if name not in floats}
 
 
 def gradient(case: Case, arrays: Arrays) -> dict[str, jax.Array]:
-    floats, others = split(Case(case.name, case.operation, arrays, case.floats, case.params))
+    floats, others = split(case, arrays)
     return jax.grad(lambda floats: case.loss(floats | others))(floats)
 
 
-def packed_means(x: jax.Array, offsets: jax.Array, chunk_size: int | None) -> jax.Array:
+@functools.cache
+def compiled_gradient(case: Case) -> Callable[[Arrays], dict[str, jax.Array]]:
+    """For all columns: programs are what the time goes to."""
+    return jax.jit(functools.partial(gradient, case))
+
+
+def packed_means(x: jax.Array, offsets: np.ndarray, chunk_size: int | None) -> jax.Array:
     """One sequence and one chunk after the other; the platform xla's has a loop that JAX does not differentiate."""
     means, total = [], x.shape[0]
     for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
@@ -59,7 +73,7 @@ def packed_means(x: jax.Array, offsets: jax.Array, chunk_size: int | None) -> ja
     return jnp.stack(means)
 
 
-def blocks(mask: jax.Array | None, axis: int, block: int | None, extent: int) -> jax.Array:
+def blocks(mask: np.ndarray, axis: int, block: int, extent: int) -> jax.Array:
     """A number for each element instead of each block."""
     return jax.lax.slice_in_dim(jnp.repeat(mask, block, axis), 0, extent, axis=axis)
 
@@ -69,7 +83,7 @@ def grouped_products(inputs: Arrays, params: Mapping[str, object]) -> jax.Array:
     lhs, rhs = inputs["lhs"], inputs.get("rhs")
     if lhs.ndim == 4:
         return jnp.einsum("bgmk,bgnk->bgmn", lhs, rhs)
-    ends = jnp.cumsum(inputs["group_sizes"]).tolist()
+    ends = np.cumsum(inputs["group_sizes"]).tolist()
     groups = list(zip([0, *ends[:-1]], ends, strict=True))
     if rhs is None:
         return jnp.stack([lhs[begin:end].T @ inputs["d_out"][begin:end] for begin, end in groups])
@@ -106,89 +120,131 @@ def formula(case: Case, arrays: Arrays) -> list[jax.Array]:
     params = {param.name: param.default for param in op.params} | dict(call.params)
     if op.name in ("grouped_matmul", "transposed_grouped_matmul"):
         return [grouped_products(inputs, params)]
+    # As arrays of JAX, since NumPy's cannot be indexed by what is traced.
+    inputs = {name: None if x is None else jnp.asarray(x) for name, x in inputs.items()}
     results = _xla.implementation(op.name)(inputs, params)
     named = [results[name] for name in _primitive.output_names(call, present)]
     return [x for x in named if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def of_each_alone(outputs: Sequence[Any]) -> list[list[Any]]:
+    """Cotangents of the outputs where one of them has any, for each of them."""
+    return [
+        [weights(x) if i == n else np.zeros_like(weights(x)) for i, x in enumerate(outputs)]
+        for n in range(len(outputs))
+    ]
+
+
+@functools.cache
+def by_formula(case: Case) -> tuple[list[np.ndarray], list[dict[str, np.ndarray]]]:
+    """The formula's outputs, and the gradients of each of them alone, if it has any: one program for all columns."""
+    floats, others = split(case, case.arrays)
+
+    def outputs_and_gradients(floats: Arrays) -> tuple[list[jax.Array], dict[str, jax.Array]]:
+        if not differentiable(case):
+            return formula(case, floats | others), {}
+        outputs, pullback = jax.vjp(lambda floats: formula(case, floats | others), floats)
+        stacked = [np.stack(rows) for rows in zip(*of_each_alone(outputs), strict=True)]
+        return outputs, jax.vmap(lambda cotangents: pullback(cotangents)[0])(stacked)
+
+    outputs, gradients = as_numpy(jax.jit(outputs_and_gradients)(floats))
+    return outputs, [{name: x[n] for name, x in gradients.items()} for n in range(len(outputs))]
 
 
 # ---- the columns ----
 
 
 def check_jit(case: Case) -> None:
-    assert_equal(jax.jit(case.run)(case.arrays), case.run(case.arrays))
-    assert_close(case.run(case.arrays), formula(case, case.arrays))
+    results = jax.jit(case.run)(case.arrays)
+    assert_equal(results, case.run(on_jax(case)))
+    assert_close(results, by_formula(case)[0])
+    assert_close(results, case.run(case.arrays))  # NumPy's, which the other columns compare with
 
 
 def check_grad(case: Case) -> None:
-    floats, others = split(case)
-
-    def loss(floats: Arrays) -> jax.Array:
-        outputs = formula(case, floats | others)
-        return sum(jnp.sum(x * jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)) for x in outputs)
-
-    assert_close(gradient(case, case.arrays), jax.grad(loss)(floats))
-    assert_equal(jax.jit(functools.partial(gradient, case))(case.arrays), gradient(case, case.arrays))
+    _, of_outputs = by_formula(case)
+    got = gradient(case, case.arrays)
+    assert_close(got, {name: sum(gradients[name] for gradients in of_outputs) for name in case.floats})
+    assert_equal(compiled_gradient(case)(case.arrays), got)
 
 
 def check_vjp(case: Case) -> None:
-    """Each output alone: the others' cotangents are symbolically zero."""
-    floats, others = split(case)
-    outputs, pullback = jax.vjp(lambda floats: case.run(floats | others), floats)
-    expected, formula_pullback = jax.vjp(lambda floats: formula(case, floats | others), floats)
-    for n in range(len(outputs)):
-        ones = [jnp.ones_like(x) if i == n else jnp.zeros_like(x) for i, x in enumerate(outputs)]
-        assert_close(pullback(ones), formula_pullback(ones))
-        alone = jax.grad(lambda floats: case.run(floats | others)[n].sum())(floats)
-        assert_close(alone, pullback(ones)[0])
+    """Each output alone, the others' cotangents being zeros, or symbolically zero."""
+    floats, others = split(case, case.arrays)
+
+    @jax.jit
+    def both_ways(floats: Arrays) -> tuple[list[object], list[object]]:
+        outputs, pullback = jax.vjp(lambda floats: case.run(floats | others), floats)
+        zeros = [pullback(cotangents)[0] for cotangents in of_each_alone(outputs)]
+        output = lambda n: lambda floats: (case.run(floats | others)[n] * weights(outputs[n])).sum()
+        return zeros, [jax.grad(output(n))(floats) for n in range(len(outputs))]
+
+    with_zeros, symbolic = both_ways(floats)
+    _, expected = by_formula(case)
+    assert_close(with_zeros, expected)
+    assert_close(symbolic, with_zeros)
 
 
-def slices(x: jax.Array, axis: int) -> jax.Array:
+def slices(x: np.ndarray, axis: int) -> np.ndarray:
     """Three different ones along a new axis."""
     scales = (1.0, 0.5, -2.0) if jnp.issubdtype(x.dtype, jnp.floating) else (1, 1, 1)
-    return jnp.stack([(x * s).astype(x.dtype) for s in scales], axis)
+    return np.stack([(x * s).astype(x.dtype) for s in scales], axis)
 
 
-def check_mapped(case: Case, function: Callable[[Arrays], object], in_axes: Mapping[str, int | None]) -> None:
-    mapped = {name: x if in_axes[name] is None else slices(x, in_axes[name]) for name, x in case.arrays.items()}
-    got = jax.jit(jax.vmap(function, in_axes=(dict(in_axes),)))(mapped)
-    for n in range(3):
-        one = {name: x if in_axes[name] is None else jnp.take(x, n, in_axes[name]) for name, x in mapped.items()}
-        assert_close(jax.tree.map(lambda x: x[n], got), function(one))
+InAxes = Mapping[str, int | None]
+
+
+def check_mapped(case: Case, function: Callable, single: Callable, *maps: InAxes) -> None:
+    """A function under vmap over these axes, all in one program, against a single slice after the other."""
+    mapped = [
+        {name: x if axes[name] is None else slices(x, axes[name]) for name, x in case.arrays.items()} for axes in maps
+    ]
+
+    @jax.jit
+    def program(mapped: list[Arrays]) -> list[object]:
+        return [jax.vmap(function, in_axes=(axes,))(arrays) for axes, arrays in zip(maps, mapped, strict=True)]
+
+    for got, axes, arrays in zip(as_numpy(program(mapped)), maps, mapped, strict=True):
+        for n in range(3):
+            one = {name: x if axes[name] is None else x.take(n, axes[name]) for name, x in arrays.items()}
+            assert_close(jax.tree.map(lambda x: x[n], got), single(one))
 
 
 def check_vmap_every_axis(case: Case) -> None:
     """All inputs at their axis 0, 1, …; then each input alone at its last one."""
-    for axis in range(max(x.ndim for x in case.arrays.values()) + 1):
-        check_mapped(case, case.run, {name: min(axis, x.ndim) for name, x in case.arrays.items()})
-    for alone in case.arrays:
-        check_mapped(case, case.run, {name: x.ndim if name == alone else None for name, x in case.arrays.items()})
+    every = [
+        {name: min(axis, x.ndim) for name, x in case.arrays.items()}
+        for axis in range(1 + max(x.ndim for x in case.arrays.values()))
+    ]
+    alone = [{name: x.ndim if name == one else None for name, x in case.arrays.items()} for one in case.arrays]
+    check_mapped(case, case.run, case.run, *every, *alone)
 
 
 def check_vmap_of_vmap(case: Case) -> None:
     twice = {name: slices(slices(x, 0), 0) for name, x in case.arrays.items()}
-    got = jax.vmap(jax.vmap(case.run))(twice)
-    one = case.run({name: x[2, 1] for name, x in twice.items()})
-    assert_close([x[2, 1] for x in got], one)
+    got = as_numpy(jax.jit(jax.vmap(jax.vmap(case.run)))(twice))
+    assert_close([x[2, 1] for x in got], case.run({name: x[2, 1] for name, x in twice.items()}))
 
 
 def check_vmap_of_grad(case: Case) -> None:
     """Everything mapped, and the first input alone: then the others' gradients are mapped all the same."""
-    check_mapped(case, functools.partial(gradient, case), dict.fromkeys(case.arrays, 0))
-    first = case.floats[0]
-    check_mapped(case, functools.partial(gradient, case), {n: 0 if n == first else None for n in case.arrays})
+    everything = dict.fromkeys(case.arrays, 0)
+    first = {name: 0 if name == case.floats[0] else None for name in case.arrays}
+    check_mapped(case, functools.partial(gradient, case), compiled_gradient(case), everything, first)
 
 
 def check_grad_of_vmap(case: Case) -> None:
-    floats, others = split(case)
+    floats, others = split(case, case.arrays)
     mapped = {name: slices(x, 0) for name, x in floats.items()}
-    total = jax.grad(lambda mapped: jax.vmap(lambda one: case.loss(one | others))(mapped).sum())(mapped)
-    each = [gradient(case, {name: x[n] for name, x in mapped.items()} | others) for n in range(3)]
-    assert_close(total, jax.tree.map(lambda *gradients: jnp.stack(gradients), *each))
+    losses = lambda mapped: jax.vmap(lambda one: case.loss(one | others))(mapped)
+    total = jax.jit(jax.grad(lambda mapped: losses(mapped).sum()))(mapped)
+    each = [compiled_gradient(case)({name: x[n] for name, x in mapped.items()} | others) for n in range(3)]
+    assert_close(total, jax.tree.map(lambda *gradients: np.stack(gradients), *each))
 
 
 def check_scan(case: Case) -> None:
     """The loss and its gradient at three points, in one loop."""
-    floats, others = split(case)
+    floats, others = split(case, case.arrays)
     mapped = {name: slices(x, 0) for name, x in floats.items()}
     value_and_gradient = jax.value_and_grad if differentiable(case) else lambda loss: lambda one: (loss(one), {})
 
@@ -200,12 +256,12 @@ def check_scan(case: Case) -> None:
     points = [{name: x[n] for name, x in mapped.items()} | others for n in range(3)]
     assert_close(total, sum(case.loss(point) for point in points))
     if differentiable(case):
-        assert_close(jax.tree.map(lambda x: x[1], gradients), gradient(case, points[1]))
+        assert_close(jax.tree.map(lambda x: x[1], as_numpy(gradients)), compiled_gradient(case)(points[1]))
 
 
 def check_remat(case: Case) -> None:
     """With and without what the gradient needs being saved; the number of forward calls says which."""
-    floats, others = split(case)
+    floats, others = split(case, case.arrays)
     names = [f"ejkernel.{case.operation}.{output}" for output in OPERATIONS[case.operation].output_names]
     forwards = {}
     for kind, policy in (
@@ -218,7 +274,7 @@ def check_remat(case: Case) -> None:
 
         # Of value and gradient: for a gradient alone the first forward run is not needed.
         lowered = jax.jit(jax.value_and_grad(loss)).lower(floats)
-        assert_close(lowered.compile()(floats)[1], gradient(case, case.arrays))
+        assert_close(lowered.compile()(floats)[1], compiled_gradient(case)(case.arrays))
         program = lowered.as_text()
         forwards[kind] = program.count(f"operation\\22:\\22{case.operation}\\22")
     assert forwards["names"] <= forwards["nothing"]
@@ -227,8 +283,8 @@ def check_remat(case: Case) -> None:
 
 
 def check_donation(case: Case) -> None:
-    expected = case.run(case.arrays)
-    donated = jax.tree.map(jnp.copy, dict(case.arrays))
+    expected = case.run(on_jax(case))
+    donated = on_jax(case)
     # What fits no output is not donated, and JAX says so.
     fits = {(x.shape, x.dtype) for x in expected} & {(x.shape, x.dtype) for x in case.arrays.values()}
     with _nothing() if fits else pytest.warns(UserWarning):
@@ -244,7 +300,7 @@ class _nothing:
 def check_export(case: Case) -> None:
     """To bytes and back, gradient included."""
     allowed = [jax.export.DisabledSafetyCheck.custom_call("ejkernel_cpu")]
-    floats, others = split(case)
+    floats, others = split(case, case.arrays)
     transform = jax.value_and_grad if differentiable(case) else lambda loss: loss
     function = jax.jit(transform(lambda floats: case.loss(floats | others)))
     exported = jax.export.export(function, disabled_checks=allowed)(floats)
@@ -254,10 +310,9 @@ def check_export(case: Case) -> None:
 
 def check_shard_map(case: Case) -> None:
     """Over 1, 2, 4 and 8 devices, each with a call of its own; the gradient through it as well, if there is one."""
-    floats, others = split(case)
-    mapped = {name: jnp.concatenate([slices(x, 0)] * 3)[:8] for name, x in floats.items()}
-    expected = [case.loss({name: x[n] for name, x in mapped.items()} | others) for n in range(8)]
-    single = gradient(case, {name: x[5] for name, x in mapped.items()} | others) if differentiable(case) else {}
+    floats, others = split(case, case.arrays)
+    mapped = {name: np.concatenate([slices(x, 0)] * 3)[:8] for name, x in floats.items()}
+    points = [{name: x[n] for name, x in mapped.items()} | others for n in range(8)]
     for devices in (1, 2, 4, 8):
         mesh = Mesh(np.array(jax.devices()[:devices]), ("i",))
 
@@ -265,11 +320,18 @@ def check_shard_map(case: Case) -> None:
             return jax.vmap(lambda one: case.loss(one | others))(mapped)
 
         sharded = jax.shard_map(each, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"))
-        assert_close(jax.jit(sharded)(mapped), jnp.stack(expected))
-        if not differentiable(case):
-            continue
-        gradients = jax.jit(jax.grad(lambda mapped: sharded(mapped).sum()))(mapped)
-        assert_close({name: x[5] for name, x in gradients.items()}, single)
+
+        @jax.jit
+        def losses_and_gradients(mapped: Arrays) -> tuple[jax.Array, object]:
+            if not differentiable(case):
+                return sharded(mapped), {}
+            losses, pullback = jax.vjp(sharded, mapped)
+            return losses, pullback(jnp.ones_like(losses))[0]
+
+        losses, gradients = as_numpy(losses_and_gradients(mapped))
+        assert_close(losses, np.stack([case.loss(point) for point in points]))
+        if differentiable(case):
+            assert_close({name: x[5] for name, x in gradients.items()}, compiled_gradient(case)(points[5]))
 
 
 def differentiable(case: Case) -> bool:
