@@ -159,34 +159,47 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/discover_tests.cmake\")
   endforeach()
 endfunction()
 
-# ejk_python_tests(FOLDER): every test_*.py in it is two tests of ctest in each Python environment that `./dev setup python`
-# made, a half of its tests each (tests/python/conftest.py). One half is labelled `long`, another one in each environment:
-# CI runs every test once, the long tier in both.
+# ejk_python_tests(FOLDER): its test_*.py in each Python environment that `./dev setup python` made, in few processes, which
+# share what they import and compile. CI runs all of them in the newest environment; in the oldest every function, with
+# each value of its parameters once (tests/python/conftest.py), and of the platform xla's numbers those of each operation.
+# All of them there are labelled `long`.
 function(ejk_python_tests folder)
-  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/test_*.py)
+  file(GLOB all CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/test_*.py)
+  set(files ${all})
+  foreach(group xla transformations)
+    set(${group} ${files})
+    list(FILTER ${group} INCLUDE REGEX "/test_${group}")
+    list(FILTER files EXCLUDE REGEX "/test_${group}")
+  endforeach()
+  ejk_python_test(newest.package ${files})
+  ejk_python_test(newest.transformations ${transformations})
+  ejk_python_test(newest.xla ${xla})
+  ejk_python_test(oldest.each_once ${all} -k "not test_xla or equals_the_reference or traces")
+  ejk_python_test(oldest.all ${all})
+endfunction()
+
+# ejk_python_test(ENVIRONMENT.NAME ARGS...): one test of ctest, if that environment is there.
+function(ejk_python_test name)
+  string(REGEX MATCH "^(.*)[.](.*)$" _ ${name})
+  set(python ${PROJECT_SOURCE_DIR}/.deps/python/${CMAKE_MATCH_1}/bin/python)
+  if(NOT EXISTS ${python})
+    return()
+  endif()
   get_filename_component(preset ${PROJECT_BINARY_DIR} NAME)
-  foreach(environment oldest newest)
-    set(python ${PROJECT_SOURCE_DIR}/.deps/python/${environment}/bin/python)
-    if(NOT EXISTS ${python})
-      continue()
-    endif()
-    foreach(half 0 1)
-      foreach(file ${files})
-        get_filename_component(name ${file} NAME_WE)
-        set(test ${preset}.python_${environment}.${name}.${half})
-        add_test(NAME ${test} COMMAND ${python} -m pytest -q ${file} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-        # The same as in verb_pytest of ./dev. Programs are small: most of the time is XLA's, which optimises less here.
-        # pytest exits with 5 where it ran none: a file that needs what is not installed skips itself.
-        set_tests_properties(${test} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 5 ENVIRONMENT
-          "EJKERNEL_TEST_HALF=${half};PYTHONPATH=${PROJECT_SOURCE_DIR}/python;EJKERNEL_LIBRARY=$<TARGET_FILE:ejkernel>;\
+  set(part all)
+  if(CMAKE_MATCH_2 STREQUAL "each_once")
+    set(part each_once)
+  endif()
+  set(test ${preset}.python_${name})
+  add_test(NAME ${test} COMMAND ${python} -m pytest -q ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  # The same as in verb_pytest of ./dev. Programs are small: most of the time is XLA's, which optimises less here.
+  set_tests_properties(${test} PROPERTIES TIMEOUT 900 ENVIRONMENT
+    "EJKERNEL_TEST_PART=${part};PYTHONPATH=${PROJECT_SOURCE_DIR}/python;EJKERNEL_LIBRARY=$<TARGET_FILE:ejkernel>;\
 EJKERNEL_AUTOTUNE_POLICY=heuristics;EJKERNEL_CONFIG_PATH=none;EJKERNEL_CACHE_DIR=${PROJECT_BINARY_DIR}/python_cache;\
 JAX_PLATFORMS=cpu;XLA_FLAGS=--xla_backend_optimization_level=0")
-        if("${environment}${half}" MATCHES "oldest1|newest0")
-          set_tests_properties(${test} PROPERTIES LABELS long)
-        endif()
-      endforeach()
-    endforeach()
-  endforeach()
+  if(name STREQUAL "oldest.all")
+    set_tests_properties(${test} PROPERTIES LABELS long)
+  endif()
 endfunction()
 
 # ejk_model_test(EXAMPLE PIN FILE): the example runs on its real model, which `./dev setup` fetched, and exits with 1 where

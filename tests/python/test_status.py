@@ -19,7 +19,7 @@ def ints(*values):
     return jnp.array(values, jnp.int32)
 
 
-x = jax.random.normal(jax.random.key(0), (2, 6, 2, 8))
+x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 6, 2, 8), np.float32))
 rows = x.reshape(12, 2, 8)
 
 
@@ -74,7 +74,7 @@ def test_it_says_what_is_wrong_and_changes_nothing_else(name, platform):
 @pytest.mark.parametrize("operation", problems.CALLS)
 def test_every_platform_says_the_same_of_hostile_tables(operation):
     bits = 0
-    for seed in range(6):
+    for seed in range(4):
         rng = np.random.default_rng(seed)
         inputs, params = problems.CALLS[operation](rng, np.float32)
         if "num_seqs" in inputs:
@@ -82,14 +82,13 @@ def test_every_platform_says_the_same_of_hostile_tables(operation):
         if "distribution" in inputs:
             inputs["distribution"][2] = problems.NUM_SEQS + seed % 2
         given = {name: np.asarray(x) for name, x in inputs.items() if x is not None}
-        words = {
-            platform: int(
-                getattr(ejkernel, operation)(
-                    **jax.tree.map(jnp.asarray, given), **params, platform=platform, return_status=True
-                )[-1][0]
-            )
-            for platform in PLATFORMS
-        }
+
+        @jax.jit
+        def words_of_platforms(given):
+            function = functools.partial(getattr(ejkernel, operation), **given, **params, return_status=True)
+            return {str(platform): function(platform=platform)[-1][0] for platform in PLATFORMS}
+
+        words = {platform: int(word) for platform, word in words_of_platforms(given).items()}
         copies = {name: x.copy() for name, x in given.items()}
         words["numpy"] = int(getattr(ejkernel, operation)(**copies, **params, return_status=True)[-1][0])
         assert len(set(words.values())) == 1, words
@@ -100,17 +99,18 @@ def test_every_platform_says_the_same_of_hostile_tables(operation):
 def test_a_missing_page_that_no_window_reaches_is_no_fault():
     query, cache = jnp.ones((1, 2, 8)), jnp.ones((3, 4, 1, 8))
     table = ints(-1, 5, 2).reshape(1, 3)
-    for platform in PLATFORMS:
 
+    @functools.partial(jax.jit, static_argnames=("platform",))
+    def words(table, platform):
         def word(length, **more):
             call = functools.partial(ejkernel.page_attention, query, cache, cache, ints(length), table)
-            return int(call(platform=platform, return_status=True, **more)[-1][0])
+            return call(platform=platform, return_status=True, **more)[-1][0]
 
-        assert word(12) == PAGE_ID
-        assert word(12, sliding_window=3) == 0
-        assert word(12, sliding_window=4) == PAGE_ID
-        assert word(12, sliding_window=3, attention_sink_size=1) == PAGE_ID
-        assert word(0) == 0
+        window = functools.partial(word, 12, sliding_window=3)
+        return [word(12), window(), word(12, sliding_window=4), window(attention_sink_size=1), word(0)]
+
+    for platform in PLATFORMS:
+        assert [int(word) for word in words(table, platform)] == [PAGE_ID, 0, PAGE_ID, PAGE_ID, 0]
 
 
 def lengths_status(lengths, platform=None):

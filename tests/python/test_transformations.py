@@ -5,25 +5,21 @@ this grid."""
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import CASES, UNDIFFERENTIABLE, Arrays, Case, weights
+from jax.sharding import Mesh, PartitionSpec
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from cases import CASES, UNDIFFERENTIABLE, Arrays, Case, weights  # noqa: E402
-from jax.sharding import Mesh, PartitionSpec  # noqa: E402
-
-import ejkernel  # noqa: E402
-from ejkernel import _primitive, _xla  # noqa: E402
-from ejkernel._declarations import OPERATIONS  # noqa: E402
-from ejkernel._functions import make_call  # noqa: E402
+import ejkernel
+from ejkernel import _primitive, _xla
+from ejkernel._declarations import OPERATIONS
+from ejkernel._functions import make_call
 
 
 def on_jax(case: Case) -> dict[str, jax.Array]:

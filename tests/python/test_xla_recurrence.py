@@ -60,7 +60,7 @@ def test_many_tokens():
 
 def test_many_tokens_keep_few_states():
     """Those that segments begin with, and those of one segment."""
-    tokens, heads, dim = 900, 2, 8
+    tokens, heads, dim = 900, 2, 32
     rows = jax.ShapeDtypeStruct((1, tokens, heads, dim), jnp.float32)
     given = dict.fromkeys(("query", "key", "value", "d_out"), rows)
     inputs, params = problems.full_call("recurrent_attention_backward", given, {})
