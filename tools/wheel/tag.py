@@ -5,8 +5,10 @@ Reads which versions of the C and C++ libraries its programs ask for and, where 
 Ubuntu 22.04, Red Hat 9 and later), gives it that tag; otherwise fails with what is too new.
 """
 
+import base64
+import hashlib
+import re
 import struct
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -103,15 +105,39 @@ def tag_of(wheel: Path) -> str:
     return f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{machines.pop()}"
 
 
+def retag(wheel: Path) -> Path:
+    """The wheel under the name and with the tag that its programs allow; the old one is gone. Raises as tag_of does."""
+    platform = tag_of(wheel)
+    target = wheel.with_name("-".join([*wheel.stem.split("-")[:-1], platform]) + ".whl")
+    if target == wheel:
+        return wheel
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(target, "w") as new:
+        changed = {}
+        for entry in old.infolist():  # RECORD, with every file's digest, is the last
+            data = old.read(entry)
+            if entry.filename.endswith(".dist-info/WHEEL"):
+                data = re.sub(rb"(?m)^(Tag: \S+-)[^-\s]+$", rb"\g<1>" + platform.encode(), data)
+                changed[entry.filename] = _record(entry.filename, data)
+            elif entry.filename.endswith(".dist-info/RECORD"):
+                lines = data.decode().splitlines()
+                data = "".join(changed.get(line.split(",")[0], line) + "\n" for line in lines).encode()
+            new.writestr(entry, data)
+    wheel.unlink()
+    return target
+
+
+def _record(name: str, data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(data)}"
+
+
 def main() -> None:
     (wheel,) = map(Path, sys.argv[1:])
     try:
-        tag = tag_of(wheel)
+        wheel = retag(wheel)
     except ValueError as error:
         sys.exit(f"tag.py: {error}")
-    command = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, str(wheel)]
-    name = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
-    print(f"{wheel.parent / name} ({(wheel.parent / name).stat().st_size / 1e6:.1f} MB)")
+    print(f"{wheel} ({wheel.stat().st_size / 1e6:.1f} MB)")
 
 
 if __name__ == "__main__":

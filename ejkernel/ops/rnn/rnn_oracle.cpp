@@ -228,12 +228,13 @@ class Network {
       gate(3) = s[2].value;
       const Real n = gate(2) = std::tanh(x[2].value + r * s[2].value), h = step.h[j];
       const double n_spread =
-          slope_of_tanh(n) * std::hypot(spread[2], static_cast<double>(slope_of_sigmoid(r) * s[2].value * spread[0]));
+          slope_of_tanh(n) * std::sqrt(square(spread[2]) + square(slope_of_sigmoid(r) * s[2].value * spread[0]));
       const double z_spread = std::abs(static_cast<double>(h - n)) * slope_of_sigmoid(z) * spread[1];
-      const double terms = std::hypot(static_cast<double>((1 - z) * n), static_cast<double>(z * h));
+      const double squares =
+          square((1 - z) * n) + square(z * h) + square(z_spread) + square(static_cast<double>(1 - z) * n_spread);
       return {(1 - z) * n + z * h,
               0,
-              std::hypot(terms, z_spread, static_cast<double>(1 - z) * n_spread),
+              std::sqrt(squares),
               0,
               {slope_of_sigmoid(r) * spread[0], slope_of_sigmoid(z) * spread[1], n_spread, std::sqrt(s[2].squares)}};
     }
@@ -245,8 +246,8 @@ class Network {
                   square(slope_of_sigmoid(f) * step.c[j] * spread[1]) + square(slope_of_tanh(g) * i * spread[2]));
     return {o * tangent,
             c,
-            std::hypot(static_cast<double>(o) * slope_of_tanh(tangent) * c_spread,
-                       static_cast<double>(tangent) * slope_of_sigmoid(o) * spread[3]),
+            std::sqrt(square(static_cast<double>(o) * slope_of_tanh(tangent) * c_spread) +
+                      square(static_cast<double>(tangent) * slope_of_sigmoid(o) * spread[3])),
             c_spread,
             {slope_of_sigmoid(i) * spread[0], slope_of_sigmoid(f) * spread[1], slope_of_tanh(g) * spread[2],
              slope_of_sigmoid(o) * spread[3]}};
