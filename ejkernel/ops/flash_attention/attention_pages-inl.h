@@ -107,13 +107,14 @@ inline bool exclude_missing(const Panel& t, KeyBlock& block, const uint8_t* miss
   return block.any_live();
 }
 
-/// What is_tiny() asks, of the values of one kv head and sequence.
-inline bool has_tiny_values(const Problem& p, const Sequence& s, int64_t kv_head) {
+/// What is_tiny() asks, of the values of one kv head and of keys [first, past) of a sequence.
+inline bool has_tiny_values(const Problem& p, const Sequence& s, int64_t kv_head, int64_t first, int64_t past) {
   if (p.value.dtype != DType::bf16) return false;
+  constexpr int64_t kStep = 16;  // the first row mostly answers
   bool any = false;
-  for (int64_t first = 0; first < s.k_len; first += kMaxBlockK) {
-    int64_t offsets[kMaxBlockK];
-    const int64_t count = std::min<int64_t>(kMaxBlockK, s.k_len - first);
+  for (; first < past; first += kStep) {
+    int64_t offsets[kStep];
+    const int64_t count = std::min(kStep, past - first);
     PagedRows{p, p.value, p.v, p.v_scale}.find(s, first, count, offsets);
     for (int64_t j = 0; j < count; ++j) {
       if (offsets[j] == cpu::kNoRow) continue;

@@ -303,7 +303,7 @@ void paged_tile(const Problem& p, const CpuConfig& config, const BlockMap::Place
   const auto scale = [&](const Tensor& t) { return t.rank() == 4 ? 1 : Problem::scale_at(t, 0, 0, place.kv_head); };
   Problem scaled = p;
   scaled.scale *= scale(p.q_scale) * scale(p.k_scale);
-  if (uses_pairs(p, config) && !has_tiny_values(p, s, place.kv_head))
+  if (uses_pairs(p, config) && !has_tiny_values(p, s, place.kv_head, 0, s.k_len))
     return run_forward_tile<Pair>(scaled, config, scale(p.v_scale), s, place, out, lse, memory);
   run_forward_tile<float>(scaled, widened(config), scale(p.v_scale), s, place, out, lse, memory);
 }

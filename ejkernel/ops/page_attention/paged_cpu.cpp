@@ -7,6 +7,7 @@
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
 #include "ejkernel/platform/cpu/layout.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
+#include "ejkernel/platform/cpu/simd_target.h"
 
 namespace ejk::attn {
 
@@ -169,6 +170,7 @@ bool claims_rows_twice(const Problem& p) {
 PagedCpuConfig paged_cpu_heuristic(const PagedCall& call, const DeviceProperties& device) {
   const Problem& p = call.problem;
   PagedCpuConfig config;
+  config.stream_dot = p.query.dtype == DType::bf16 && cpu::has_bf16_dot() ? 1 : 0;
   if (call.batch_invariant) {  // nothing that depends on the batch
     config.split_keys = 512;
     return config;
@@ -194,6 +196,7 @@ std::vector<PagedCpuConfig> paged_cpu_candidates(const PagedCall& call, const De
       }
   };
   streams(best, {256, 512, 1024, 2048, 4096, 16384}, {32, 64, 128});
+  if (call.problem.query.dtype == DType::bf16) all.emplace_back(best).stream_dot = 1 - best.stream_dot;
   if (!may_use_tiles(call)) return all;
   for (const CpuConfig& tiles : cpu_candidates<CpuConfig>(call.problem))
     if (tiles.block_q >= 64 && tiles.block_k >= 64) streams(tiles, {best.split_keys}, {best.stream_block});

@@ -20,14 +20,20 @@ namespace ejk::attn {
 struct PagedCpuConfig : CpuConfig {
   int split_keys = 1024;
   int stream_block = 64;
+  int stream_dot = 0;
 
   static constexpr auto fields() {
     const auto tiles = CpuConfig::fields();
     return std::array{
-        tiles[0], tiles[1], tiles[2],
+        tiles[0],
+        tiles[1],
+        tiles[2],
         config_field<&PagedCpuConfig::split_keys, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536>(
             "split_keys", "keys of a decode task; parts of a sequence are merged in order"),
-        config_field<&PagedCpuConfig::stream_block, 32, 64, 128>("stream_block", "keys that decode computes together")};
+        config_field<&PagedCpuConfig::stream_block, 32, 64, 128>("stream_block", "keys that decode computes together"),
+        config_field<&PagedCpuConfig::stream_dot, 0, 1>("stream_dot",
+                                                        "bf16_dot of decode: 1 multiplies bf16 queries and weights "
+                                                        "rounded to bf16 with what the cache holds, two by two")};
   }
 };
 inline constexpr int kMaxStreamBlock = 128;

@@ -170,11 +170,8 @@ void expect_right(const Problem& p, const std::string& what, const PlanOptions& 
 }
 
 ConfigValues values_of(const attn::PagedCpuConfig& c) {
-  return {{"block_q", c.block_q},
-          {"block_k", c.block_k},
-          {"bf16_dot", c.bf16_dot},
-          {"split_keys", c.split_keys},
-          {"stream_block", c.stream_block}};
+  return {{"block_q", c.block_q},       {"block_k", c.block_k},           {"bf16_dot", c.bf16_dot},
+          {"split_keys", c.split_keys}, {"stream_block", c.stream_block}, {"stream_dot", c.stream_dot}};
 }
 
 /// Splits that short sequences have several of.

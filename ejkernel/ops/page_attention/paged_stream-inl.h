@@ -53,20 +53,35 @@ struct ListedRows {
   HWY_INLINE ListedRows from(int64_t n) const { return {rows + n, skip}; }
 };
 
+/// A vector of elements E (floats, or pairs of bf16) of a row of keys or values, and how many numbers it holds.
+template <class E>
+HWY_INLINE int64_t numbers() {
+  return std::is_same_v<E, Pair> ? 2 * lanes() : lanes();
+}
+template <class E, class T>
+HWY_INLINE auto load_stored(const T* from) {
+  if constexpr (std::is_same_v<E, Pair>)
+    return load_pairs(from);
+  else
+    return load_floats(from);
+}
+
 /// scores[row * stride + key] = sum over d of keys[key][d] * q[row][d], for four keys and kRows rows.
-template <int kRows, class T>
-HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const float* q, int64_t q_stride,
-                                   float* scores, int64_t stride) {
+template <int kRows, class E, class T>
+HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const E* q, int64_t q_stride, float* scores,
+                                   int64_t stride) {
+  using cpu::HWY_NAMESPACE::gemm_detail::multiply_add;
   const FloatTag d;
   FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
   FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
   const T *key0 = keys[0], *key1 = keys[1], *key2 = keys[2], *key3 = keys[3];
-  for (int64_t at = 0; at < dims; at += lanes()) {
-    const FloatV k0 = load_floats(key0 + at), k1 = load_floats(key1 + at);
-    const FloatV k2 = load_floats(key2 + at), k3 = load_floats(key3 + at);
+  for (int64_t at = 0; at < dims; at += numbers<E>(), q += lanes()) {
+    const auto k0 = load_stored<E>(key0 + at), k1 = load_stored<E>(key1 + at);
+    const auto k2 = load_stored<E>(key2 + at), k3 = load_stored<E>(key3 + at);
     const auto row = [&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
-      const FloatV x = hn::Load(d, q + r * q_stride + at);
-      s0 = hn::MulAdd(k0, x, s0), s1 = hn::MulAdd(k1, x, s1), s2 = hn::MulAdd(k2, x, s2), s3 = hn::MulAdd(k3, x, s3);
+      const auto x = cpu::HWY_NAMESPACE::gemm_detail::load(q + r * q_stride);
+      s0 = multiply_add(k0, x, s0), s1 = multiply_add(k1, x, s1);
+      s2 = multiply_add(k2, x, s2), s3 = multiply_add(k3, x, s3);
     };
     row(0, c00, c01, c02, c03);
     if constexpr (kRows >= 2) row(1, c10, c11, c12, c13);
@@ -82,10 +97,39 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
   for (int64_t r = 0; r < kRows; ++r) std::copy_n(each + 4 * r, 4, scores + r * stride);
 }
 
-/// sums[row][at …] += sum over keys of weights[row * stride + key] * values[key][at …], kVectors vectors of it.
-template <int kRows, int kVectors, class T>
-HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t at, const float* weights,
-                             int64_t stride, float* sums, int64_t sum_stride, Ahead* ahead) {
+// The step of add_weighted: four vectors of sums take one key, or two as pairs. kVectors is 1 (floats alone), 2 (pairs
+// alone) or 4.
+
+template <int kVectors, class T>
+HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, FloatV& v0, FloatV& v1, FloatV& v2,
+                          FloatV& v3) {
+  const T* value = values[j] + at;
+  v0 = load_floats(value);
+  if constexpr (kVectors == 4)
+    v1 = load_floats(value + lanes()), v2 = load_floats(value + 2 * lanes()), v3 = load_floats(value + 3 * lanes());
+}
+template <int kVectors, class T>
+HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, WordV& v0, WordV& v1, WordV& v2,
+                          WordV& v3) {
+  const WordTag d;
+  const hn::Repartition<uint16_t, WordTag> halves;
+  const T *even = values[2 * j] + at, *odd = values[2 * j + 1] + at;
+  const auto interleave = [&](int64_t from, WordV& low, WordV& high) HWY_ATTR {
+    const auto x = hn::BitCast(halves, load_pairs(even + from)), y = hn::BitCast(halves, load_pairs(odd + from));
+    low = hn::BitCast(d, hn::InterleaveWholeLower(halves, x, y));
+    high = hn::BitCast(d, hn::InterleaveWholeUpper(halves, x, y));
+  };
+  interleave(0, v0, v1);
+  if constexpr (kVectors == 4) interleave(2 * lanes(), v2, v3);
+}
+
+/// sums[row][at …] += sum over keys of weights[row * stride + key] * values[key][at …], kVectors vectors of it; with
+/// pairs, weights of two keys each.
+template <int kRows, int kVectors, class E, class T>
+HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t at, const E* weights, int64_t stride,
+                             float* sums, int64_t sum_stride, Ahead* ahead) {
+  using cpu::HWY_NAMESPACE::gemm_detail::broadcast;
+  using cpu::HWY_NAMESPACE::gemm_detail::multiply_add;
   const FloatTag d;
   FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
   FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
@@ -98,32 +142,28 @@ HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t 
   each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
     const float* from = to + r * sum_stride;
     s0 = hn::Load(d, from);
-    if constexpr (kVectors == 4) {
-      s1 = hn::Load(d, from + lanes()), s2 = hn::Load(d, from + 2 * lanes()), s3 = hn::Load(d, from + 3 * lanes());
-    }
+    if constexpr (kVectors >= 2) s1 = hn::Load(d, from + lanes());
+    if constexpr (kVectors == 4) s2 = hn::Load(d, from + 2 * lanes()), s3 = hn::Load(d, from + 3 * lanes());
   });
   // As much as is read.
-  const int64_t lines = std::max<int64_t>(kVectors * lanes() * static_cast<int64_t>(sizeof(T)) / 64, 1);
-  for (int64_t j = 0; j < count; ++j) {
+  constexpr int64_t kKeys = std::is_same_v<E, Pair> ? 2 : 1;
+  const int64_t lines = std::max<int64_t>(kKeys * kVectors * lanes() * static_cast<int64_t>(sizeof(T)) / 64, 1);
+  for (int64_t j = 0; j < units<E>(count); ++j) {
     if (ahead != nullptr) ahead->ask(lines);
-    const T* value = values[j] + at;
-    const FloatV v0 = load_floats(value);
-    FloatV v1 = v0, v2 = v0, v3 = v0;
-    if constexpr (kVectors == 4)
-      v1 = load_floats(value + lanes()), v2 = load_floats(value + 2 * lanes()), v3 = load_floats(value + 3 * lanes());
+    decltype(broadcast(weights)) v0, v1, v2, v3;
+    load_step<kVectors>(values, j, at, v0, v1, v2, v3);
     each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
-      const FloatV weight = hn::Set(d, weights[r * stride + j]);
-      s0 = hn::MulAdd(weight, v0, s0);
-      if constexpr (kVectors == 4)
-        s1 = hn::MulAdd(weight, v1, s1), s2 = hn::MulAdd(weight, v2, s2), s3 = hn::MulAdd(weight, v3, s3);
+      const auto weight = broadcast(weights + r * stride + j);
+      s0 = multiply_add(weight, v0, s0);
+      if constexpr (kVectors >= 2) s1 = multiply_add(weight, v1, s1);
+      if constexpr (kVectors == 4) s2 = multiply_add(weight, v2, s2), s3 = multiply_add(weight, v3, s3);
     });
   }
   each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
     float* row = to + r * sum_stride;
     hn::Store(s0, d, row);
-    if constexpr (kVectors == 4) {
-      hn::Store(s1, d, row + lanes()), hn::Store(s2, d, row + 2 * lanes()), hn::Store(s3, d, row + 3 * lanes());
-    }
+    if constexpr (kVectors >= 2) hn::Store(s1, d, row + lanes());
+    if constexpr (kVectors == 4) hn::Store(s2, d, row + 2 * lanes()), hn::Store(s3, d, row + 3 * lanes());
   });
 }
 
@@ -138,9 +178,9 @@ HWY_INLINE void for_each_row_group(int64_t rows, F f) {
   for (; r < rows; ++r) f.template operator()<1>(r);
 }
 
-/// scores[row * stride + key] of `rows` rows and `count` keys, a multiple of 4. `dims` is whole vectors.
-template <class T>
-HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t dims, const float* q, int64_t q_stride,
+/// scores[row * stride + key] of `rows` rows and `count` keys, a multiple of 4. `dims` is whole vectors of E.
+template <class E, class T>
+HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t dims, const E* q, int64_t q_stride,
                                 int64_t rows, float* scores, int64_t stride, Ahead ahead) {
   const int64_t lines = dims * static_cast<int64_t>(4 * sizeof(T)) / 64;
   for (int64_t j = 0; j < count; j += 4) {
@@ -151,18 +191,21 @@ HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t
   }
 }
 
-/// sums[row] += weights[row] * values, for `rows` rows and `count` values of `dims` numbers: whole vectors.
-template <class T>
-HWY_NOINLINE void add_values(const ListedRows<T> values, int64_t count, int64_t dims, const float* weights,
-                             int64_t stride, int64_t rows, float* sums, int64_t sum_stride, Ahead ahead) {
+/// sums[row] += weights[row] * values, for `rows` rows and `count` values of `dims` numbers: whole vectors of E. Of an
+/// odd number of values, pairs take one more, with a weight of 0.
+template <class E, class T>
+HWY_NOINLINE void add_values(const ListedRows<T> values, int64_t count, int64_t dims, const E* weights, int64_t stride,
+                             int64_t rows, float* sums, int64_t sum_stride, Ahead ahead) {
+  constexpr int kLeast = std::is_same_v<E, Pair> ? 2 : 1;
   for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
-    const float* weight = weights + r * stride;
+    const E* weight = weights + r * stride;
     float* sum = sums + r * sum_stride;
+    Ahead* asked = r == 0 ? &ahead : nullptr;
     int64_t at = 0;
     for (; at + 4 * lanes() <= dims; at += 4 * lanes())
-      add_weighted<kRows, 4>(values, count, at, weight, stride, sum, sum_stride, r == 0 ? &ahead : nullptr);
-    for (; at < dims; at += lanes())
-      add_weighted<kRows, 1>(values, count, at, weight, stride, sum, sum_stride, r == 0 ? &ahead : nullptr);
+      add_weighted<kRows, 4>(values, count, at, weight, stride, sum, sum_stride, asked);
+    for (; at < dims; at += kLeast * lanes())
+      add_weighted<kRows, kLeast>(values, count, at, weight, stride, sum, sum_stride, asked);
   });
 }
 

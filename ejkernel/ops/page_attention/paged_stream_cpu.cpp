@@ -80,7 +80,7 @@ double head_scale(const Tensor& scale, int64_t kv_head) {
 }
 
 struct StreamScratch {
-  float* queries;  ///< [kv head][row][padded(head_dim)]
+  float* queries;  ///< [kv head][row][padded(head_dim)], or pairs: [padded(units(head_dim))]
   float* sums;     ///< [kv head][row][row_stride(value_dim)]
   float* totals;   ///< likewise, of the splits before
   float* scores;   ///< [row][stream_block], and in their place weights
@@ -100,6 +100,7 @@ struct StreamScratch {
   float* zeros;
   Problem::KeyRange* ranges;  ///< of each position
   int64_t* sink_ends;
+  uint8_t* tiny_values;  ///< of a kv head, where products may be of pairs
 
   static StreamScratch carve(const Problem& p, int64_t block, cpu::Carver& carver) {
     StreamScratch s;
@@ -123,6 +124,7 @@ struct StreamScratch {
     s.zeros = carver.take<float>(wide);
     s.ranges = carver.take<Problem::KeyRange>(positions);
     s.sink_ends = carver.take<int64_t>(positions);
+    s.tiny_values = carver.take<uint8_t>(p.num_kv_heads);
     return s;
   }
 };
@@ -139,11 +141,16 @@ class Stream {
     std::fill_n(s_.zeros, std::max(padded(p_.head_dim), padded(p_.value_dim)), 0.0f);
     key_.set(p_.key, p_.k, p_.k_scale);
     value_.set(p_.value, p_.v, p_.v_scale);
+    const bool pairs = config.stream_dot != 0 && p_.query.dtype == DType::bf16;
+    key_pairs_ = pairs && key_.fits_pairs();
+    value_pairs_ = pairs && value_.fits_pairs() && !call.batch_invariant;
   }
 
   void run() {
     load_queries();
     set_ranges();
+    for (int64_t g = 0; value_pairs_ && g < p_.num_kv_heads; ++g)
+      s_.tiny_values[g] = has_tiny_values(p_, sequence_, g, last_sink_ > 0 ? 0 : first_begin_, past_);
     if (task_.parts == nullptr && task_.num_splits > 1) return run_all_splits();
     for (int64_t n = 0; n < task_.num_splits; ++n) {
       run_split(task_.split + n);
@@ -170,6 +177,7 @@ class Stream {
       direct = tensor.dtype != DType::i4 && scales.rank() != 4 && tensor.shape[-1] % lanes() == 0;
       row_bytes = tensor.shape[-1] * bits(tensor.dtype) / 8;
     }
+    bool fits_pairs() const { return direct && is_exact_in_bf16(x->dtype) && x->shape[-1] % (2 * lanes()) == 0; }
     const std::byte* at(int64_t offset) const { return x->as<const std::byte>() + offset * bits(x->dtype) / 8; }
   };
 
@@ -194,14 +202,20 @@ class Stream {
   }
 
   void load_queries() {
-    const int64_t stride = padded(p_.head_dim);
-    float* to = s_.queries;
+    if (key_pairs_)
+      load_queries(reinterpret_cast<Pair*>(s_.queries));
+    else
+      load_queries(s_.queries);
+  }
+  template <class E>
+  void load_queries(E* to) {
+    const int64_t count = units<E>(p_.head_dim), stride = padded(count);
     for (int64_t g = 0; g < p_.num_kv_heads; ++g)
       for (int64_t r = 0; r < rows_; ++r, to += stride) {
         const int64_t row = sequence_.q_begin + task_.position + r / p_.group();
         load_elements(p_.query.data, p_.query.dtype, p_.q.offset(0, row, g * p_.group() + r % p_.group()), p_.head_dim,
                       to);
-        std::fill(to + p_.head_dim, to + stride, 0.0f);
+        std::fill(to + count, to + stride, E{});
       }
   }
 
@@ -256,23 +270,46 @@ class Stream {
     find_live();
     for (int64_t g = 0; g < p_.num_kv_heads; ++g) {
       float* sums = s_.sums + g * rows_ * stride_;
-      const Rows keys = rows_of(key_, s_.key_rows[turn], s_.key_offsets[turn], g, s_.wide_keys, s_.keys);
-      dispatch(key_, [&]<class T>() {
-        multiply_keys(keys.as<T>(), cpu::round_up(count_, 4), cpu::round_up(p_.head_dim, lanes()),
-                      s_.queries + g * rows_ * padded(p_.head_dim), padded(p_.head_dim), rows_, s_.scores, block_,
-                      ahead(key_, s_.key_rows[1 - turn], g, s_.ahead_keys));
-      });
+      if (key_pairs_)
+        multiply<Pair>(g);
+      else
+        multiply<float>(g);
+      const bool pairs = value_pairs_ && !s_.tiny_values[g];
       const double factor = p_.scale * head_scale(p_.q_scale, 0) * head_scale(p_.k_scale, g);
       bool any = false;
-      for (int64_t r = 0; r < rows_; ++r)
-        any = add_to_softmax(r, static_cast<float>(factor), row_part(sums + r * stride_, p_.value_dim)) || any;
+      for (int64_t r = 0; r < rows_; ++r) {
+        const RowPart row = row_part(sums + r * stride_, p_.value_dim);
+        const auto to_softmax = pairs ? &Stream::add_to_softmax<Pair> : &Stream::add_to_softmax<float>;
+        any = (this->*to_softmax)(r, static_cast<float>(factor), row) || any;
+      }
       if (!any || !call_.out.present()) continue;
-      const Rows values = rows_of(value_, s_.value_rows[turn], s_.value_offsets[turn], g, s_.wide_values, s_.values);
-      dispatch(value_, [&]<class T>() {
-        add_values(values.as<T>(), count_, cpu::round_up(p_.value_dim, lanes()), s_.scores, block_, rows_, sums,
-                   stride_, ahead(value_, s_.value_rows[1 - turn], g, s_.ahead_values));
-      });
+      if (pairs)
+        add<Pair>(g, sums);
+      else
+        add<float>(g, sums);
     }
+  }
+
+  /// Scores of a kv head's rows and the block's keys.
+  template <class E>
+  void multiply(int64_t g) {
+    const Rows keys = rows_of(key_, s_.key_rows[turn_], s_.key_offsets[turn_], g, s_.wide_keys, s_.keys);
+    const int64_t stride = padded(units<E>(p_.head_dim));
+    dispatch<E>(key_, [&]<class T>() {
+      multiply_keys(keys.as<T>(), cpu::round_up(count_, 4), cpu::round_up(p_.head_dim, lanes()),
+                    reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, s_.scores, block_,
+                    ahead(key_, s_.key_rows[1 - turn_], g, s_.ahead_keys));
+    });
+  }
+
+  /// Adds the block's values by their weights.
+  template <class E>
+  void add(int64_t g, float* sums) {
+    const Rows values = rows_of(value_, s_.value_rows[turn_], s_.value_offsets[turn_], g, s_.wide_values, s_.values);
+    dispatch<E>(value_, [&]<class T>() {
+      add_values(values.as<T>(), count_, cpu::round_up(p_.value_dim, lanes()), reinterpret_cast<const E*>(s_.scores),
+                 block_, rows_, sums, stride_, ahead(value_, s_.value_rows[1 - turn_], g, s_.ahead_values));
+    });
   }
 
   /// Which keys of the block some row sees: in its range, and on a page that exists.
@@ -330,12 +367,12 @@ class Stream {
     return {rows, 0};
   }
 
-  template <class F>
+  /// Calls f with the type of what rows_of() lists; pairs are of types that are exact in bf16.
+  template <class E, class F>
   static void dispatch(const Source& from, F f) {
-    if (!from.direct) return f.template operator()<float>();
-    switch (from.x->dtype) {
-      case DType::f16:
-        return f.template operator()<f16_t>();
+    constexpr bool kPairs = std::is_same_v<E, Pair>;
+    const DType dtype = from.direct ? from.x->dtype : DType::f32;
+    switch (dtype) {
       case DType::bf16:
         return f.template operator()<bf16_t>();
       case DType::i8:
@@ -345,13 +382,16 @@ class Stream {
       case DType::e5m2:
         return f.template operator()<e5m2_t>();
       default:
-        return f.template operator()<float>();
+        if constexpr (!kPairs)
+          return dtype == DType::f16 ? f.template operator()<f16_t>() : f.template operator()<float>();
     }
   }
 
-  /// Scores of row r become weights e^(logit - shift), 0 for what it does not see; its sums follow when the shift
-  /// moves. False when all weights are 0.
+  /// Scores of row r become weights e^(logit - shift) in their place, 0 for what it does not see; its sums follow when
+  /// the shift moves. False when all weights are 0.
+  template <class E>
   bool add_to_softmax(int64_t r, float factor, const RowPart& row) {
+    constexpr int kDegree = std::is_same_v<E, Pair> ? 4 : 6;  // pairs are rounded to bf16: exact enough by far
     const FloatTag d;
     const IntTag di;
     float* scores = s_.scores + r * block_;
@@ -385,8 +425,8 @@ class Stream {
     FloatV sum = hn::Zero(d);
     for (int64_t j = 0; j < width; j += lanes()) {
       // The difference first: a product of large logits alone would lose what lies between them.
-      const FloatV x = exp2_below_128<6>(hn::Mul(hn::Sub(hn::Load(d, scores + j), shift), to_log2));
-      hn::Store(x, d, scores + j);
+      const FloatV x = exp2_below_128<kDegree>(hn::Mul(hn::Sub(hn::Load(d, scores + j), shift), to_log2));
+      store_in_row(x, reinterpret_cast<E*>(scores), j);
       sum = hn::Add(sum, x);
     }
     const float added = hn::ReduceSum(d, sum);
@@ -432,6 +472,7 @@ class Stream {
   int64_t first_ = 0, count_ = 0, next_count_ = 0;
   int turn_ = 0;
   bool any_missing_ = false, all_live_ = false;
+  bool key_pairs_ = false, value_pairs_ = false;  ///< products are of pairs of bf16
 };
 
 void stream(const PagedCall& call, const PagedCpuConfig& config, const StreamTask& task, std::byte* scratch) {

@@ -43,6 +43,19 @@ inline void load_stored_row(const void* data, DType dtype, int64_t offset, int64
 /// True for dtypes whose numbers bf16 holds exactly.
 inline bool is_exact_in_bf16(DType dtype) { return dtype == DType::bf16 || bits(dtype) <= 8; }
 
+/// lanes() pairs that follow each other in a row of such a dtype.
+HWY_INLINE WordV load_pairs(const bf16_t* from) {
+  const hn::Repartition<uint16_t, WordTag> halves;
+  return hn::BitCast(WordTag(), hn::LoadU(halves, reinterpret_cast<const uint16_t*>(from)));
+}
+template <class Code>
+HWY_INLINE WordV load_pairs(const Code* from) {
+  static_assert(sizeof(Code) == 1);
+  const hn::Repartition<uint16_t, WordTag> halves;
+  const auto first = hn::BitCast(halves, load_floats(from)), second = hn::BitCast(halves, load_floats(from + lanes()));
+  return hn::BitCast(WordTag(), hn::ConcatOdd(halves, second, first));  // the high half of a float is a bf16
+}
+
 /// The same as bf16 numbers, for a dtype that is exact in it. `floats` is scratch of padded(count); `to` has room for
 /// padded(count).
 inline void load_stored_row(const void* data, DType dtype, int64_t offset, int64_t count, float* floats, uint16_t* to) {
