@@ -21,36 +21,18 @@ HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b, FloatV c, FloatV e) {
   return add_neighbours(add_neighbours(a, b), add_neighbours(c, e));
 }
 
-/// Memory that will be needed soon, in pieces, asked for a little at a time between what is computed: a processor has
-/// only so many requests under way, and loads wait behind them.
-class Ahead {
- public:
-  Ahead() = default;
-  /// `count` pieces of so many bytes; null ones are of no interest.
-  Ahead(const std::byte* const* pieces, int64_t count, int64_t bytes)
-      : piece_(pieces), past_(pieces + count), bytes_(bytes) {}
-
-  HWY_INLINE void ask(int64_t lines) {
-    for (; lines > 0 && piece_ != past_; --lines) {
-      if (*piece_ != nullptr) prefetch_far(*piece_ + at_);
-      at_ += 64;
-      if (at_ >= bytes_) at_ = 0, ++piece_;
-    }
-  }
-
- private:
-  const std::byte* const* piece_ = nullptr;
-  const std::byte* const* past_ = nullptr;
-  int64_t bytes_ = 0, at_ = 0;
-};
-
-/// Rows of keys or values: all at the same distance from where they are listed.
+/// Rows of keys or values: all at the same distance from where they are listed; and others, which will be needed soon.
+/// Of those as much is asked for as is read, no nearer than the second-level cache.
 template <class T>
 struct ListedRows {
   const T* const* rows;
   int64_t skip = 0;
+  const std::byte* const* ahead = nullptr;
+  int64_t ahead_skip = 0;  ///< bytes
+
   HWY_INLINE const T* operator[](int64_t n) const { return rows[n] + skip; }
-  HWY_INLINE ListedRows from(int64_t n) const { return {rows + n, skip}; }
+  HWY_INLINE const std::byte* after(int64_t n) const { return ahead[n] + ahead_skip; }
+  HWY_INLINE ListedRows from(int64_t n) const { return {rows + n, skip, ahead + n, ahead_skip}; }
 };
 
 /// A vector of elements E (floats, or pairs of bf16) of a row of keys or values, and how many numbers it holds.
@@ -59,7 +41,8 @@ HWY_INLINE int64_t numbers() {
   return std::is_same_v<E, Pair> ? 2 * lanes() : lanes();
 }
 template <class E, class T>
-HWY_INLINE auto load_stored(const T* from) {
+HWY_INLINE auto load_stored(const T* from, const std::byte* ahead) {
+  prefetch_far(ahead);
   if constexpr (std::is_same_v<E, Pair>)
     return load_pairs(from);
   else
@@ -75,9 +58,12 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
   FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
   FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
   const T *key0 = keys[0], *key1 = keys[1], *key2 = keys[2], *key3 = keys[3];
+  const std::byte *ahead0 = keys.after(0), *ahead1 = keys.after(1), *ahead2 = keys.after(2), *ahead3 = keys.after(3);
+  const int64_t step = numbers<E>() * static_cast<int64_t>(sizeof(T));
   for (int64_t at = 0; at < dims; at += numbers<E>(), q += lanes()) {
-    const auto k0 = load_stored<E>(key0 + at), k1 = load_stored<E>(key1 + at);
-    const auto k2 = load_stored<E>(key2 + at), k3 = load_stored<E>(key3 + at);
+    const auto k0 = load_stored<E>(key0 + at, ahead0), k1 = load_stored<E>(key1 + at, ahead1);
+    const auto k2 = load_stored<E>(key2 + at, ahead2), k3 = load_stored<E>(key3 + at, ahead3);
+    ahead0 += step, ahead1 += step, ahead2 += step, ahead3 += step;
     const auto row = [&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
       const auto x = cpu::HWY_NAMESPACE::gemm_detail::load(q + r * q_stride);
       s0 = multiply_add(k0, x, s0), s1 = multiply_add(k1, x, s1);
@@ -104,6 +90,9 @@ template <int kVectors, class T>
 HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, FloatV& v0, FloatV& v1, FloatV& v2,
                           FloatV& v3) {
   const T* value = values[j] + at;
+  const int64_t bytes = static_cast<int64_t>(sizeof(T));
+  prefetch_far(values.after(j) + at * bytes);
+  if constexpr (kVectors == 4 && sizeof(T) > 1) prefetch_far(values.after(j) + (at + 2 * lanes()) * bytes);
   v0 = load_floats(value);
   if constexpr (kVectors == 4)
     v1 = load_floats(value + lanes()), v2 = load_floats(value + 2 * lanes()), v3 = load_floats(value + 3 * lanes());
@@ -115,6 +104,8 @@ HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, Wor
   const hn::Repartition<uint16_t, WordTag> halves;
   const T *even = values[2 * j] + at, *odd = values[2 * j + 1] + at;
   const auto interleave = [&](int64_t from, WordV& low, WordV& high) HWY_ATTR {
+    const int64_t byte = (at + from) * static_cast<int64_t>(sizeof(T));
+    if (byte % 64 == 0) prefetch_far(values.after(2 * j) + byte), prefetch_far(values.after(2 * j + 1) + byte);
     const auto x = hn::BitCast(halves, load_pairs(even + from)), y = hn::BitCast(halves, load_pairs(odd + from));
     low = hn::BitCast(d, hn::InterleaveWholeLower(halves, x, y));
     high = hn::BitCast(d, hn::InterleaveWholeUpper(halves, x, y));
@@ -127,7 +118,7 @@ HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, Wor
 /// pairs, weights of two keys each.
 template <int kRows, int kVectors, class E, class T>
 HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t at, const E* weights, int64_t stride,
-                             float* sums, int64_t sum_stride, Ahead* ahead) {
+                             float* sums, int64_t sum_stride) {
   using cpu::HWY_NAMESPACE::gemm_detail::broadcast;
   using cpu::HWY_NAMESPACE::gemm_detail::multiply_add;
   const FloatTag d;
@@ -145,11 +136,7 @@ HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t 
     if constexpr (kVectors >= 2) s1 = hn::Load(d, from + lanes());
     if constexpr (kVectors == 4) s2 = hn::Load(d, from + 2 * lanes()), s3 = hn::Load(d, from + 3 * lanes());
   });
-  // As much as is read.
-  constexpr int64_t kKeys = std::is_same_v<E, Pair> ? 2 : 1;
-  const int64_t lines = std::max<int64_t>(kKeys * kVectors * lanes() * static_cast<int64_t>(sizeof(T)) / 64, 1);
   for (int64_t j = 0; j < units<E>(count); ++j) {
-    if (ahead != nullptr) ahead->ask(lines);
     decltype(broadcast(weights)) v0, v1, v2, v3;
     load_step<kVectors>(values, j, at, v0, v1, v2, v3);
     each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
@@ -181,10 +168,8 @@ HWY_INLINE void for_each_row_group(int64_t rows, F f) {
 /// scores[row * stride + key] of `rows` rows and `count` keys, a multiple of 4. `dims` is whole vectors of E.
 template <class E, class T>
 HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t dims, const E* q, int64_t q_stride,
-                                int64_t rows, float* scores, int64_t stride, Ahead ahead) {
-  const int64_t lines = dims * static_cast<int64_t>(4 * sizeof(T)) / 64;
+                                int64_t rows, float* scores, int64_t stride) {
   for (int64_t j = 0; j < count; j += 4) {
-    ahead.ask(lines);
     for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
       multiply_four_keys<kRows>(keys.from(j), dims, q + r * q_stride, q_stride, scores + r * stride + j, stride);
     });
@@ -195,17 +180,16 @@ HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t
 /// odd number of values, pairs take one more, with a weight of 0.
 template <class E, class T>
 HWY_NOINLINE void add_values(const ListedRows<T> values, int64_t count, int64_t dims, const E* weights, int64_t stride,
-                             int64_t rows, float* sums, int64_t sum_stride, Ahead ahead) {
+                             int64_t rows, float* sums, int64_t sum_stride) {
   constexpr int kLeast = std::is_same_v<E, Pair> ? 2 : 1;
   for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
     const E* weight = weights + r * stride;
     float* sum = sums + r * sum_stride;
-    Ahead* asked = r == 0 ? &ahead : nullptr;
     int64_t at = 0;
     for (; at + 4 * lanes() <= dims; at += 4 * lanes())
-      add_weighted<kRows, 4>(values, count, at, weight, stride, sum, sum_stride, asked);
+      add_weighted<kRows, 4>(values, count, at, weight, stride, sum, sum_stride);
     for (; at < dims; at += kLeast * lanes())
-      add_weighted<kRows, kLeast>(values, count, at, weight, stride, sum, sum_stride, asked);
+      add_weighted<kRows, kLeast>(values, count, at, weight, stride, sum, sum_stride);
   });
 }
 

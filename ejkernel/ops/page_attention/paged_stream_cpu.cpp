@@ -1,10 +1,12 @@
 // Decode on the CPU: few query rows against many keys that lie in pages, at the speed of memory.
 //
-// A task owns a part of a sequence's keys and takes all kv heads of a block of them before the next block, so that it
-// reads pages in the order in which they lie in memory; while it computes one block it asks for the next. Per block and
-// kv head: logits (head_dim across lanes), online softmax down each row, weighted sums of values. Codes of 8 bits are
-// widened in registers; scales of a kv head are folded into logits and output. Other layouts (i4, scales of groups,
-// head sizes that are not whole vectors) are widened to rows of floats first.
+// A task owns a part of a sequence's keys and takes all kv heads of a block of them before the next block. Per block:
+// logits (head_dim across lanes), online softmax down each row, weighted sums of values. Keys, and then values, are
+// read in several streams, each of which goes through memory in order, as the processor's own prefetchers like it;
+// what a stream needs next is asked for besides. Queries and weights of bf16 are multiplied in pairs with caches that
+// are exact in bf16; else codes of 8 bits are widened in registers. Scales of a kv head are folded into logits and
+// output. Other layouts (i4, scales of groups, head sizes that are not whole vectors) are widened to rows of floats
+// first.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,6 +42,9 @@ namespace {
 constexpr float kLog2E = 1.44269504088896340736f;
 /// How far a logit may lie above the shift before the shift follows: weights stay below 2^8.
 constexpr float kSlack = 8 / kLog2E;
+/// A block's keys stand in rows of so many places: place p is key p % kColumns * (block / kColumns) + p / kColumns of
+/// the block. A kv head takes a row at once, so that memory is read in kColumns streams, each of them in order.
+constexpr int64_t kColumns = 16;
 
 int64_t row_stride(int64_t value_dim) { return padded(value_dim) + cpu::kMaxLanes; }
 
@@ -83,23 +88,23 @@ struct StreamScratch {
   float* queries;  ///< [kv head][row][padded(head_dim)], or pairs: [padded(units(head_dim))]
   float* sums;     ///< [kv head][row][row_stride(value_dim)]
   float* totals;   ///< likewise, of the splits before
-  float* scores;   ///< [row][stream_block], and in their place weights
-  // Of a block's keys: offsets in the two tensors, for this block and the next; where the rows of a kv head are.
+  float* scores;   ///< [kv head][row][stream_block], and in their place weights
+  // Of a block's places: keys; offsets in the two tensors, for this block and the next; where a kv head's rows are.
+  int32_t* key_at;
   int64_t* key_offsets[2];
   int64_t* value_offsets[2];
   const void** keys;
   const void** values;
-  // Where those rows are, kv head 0's; null for what does not exist.
+  // Where those rows are, kv head 0's; zeros for what does not exist.
   const std::byte** key_rows[2];
   const std::byte** value_rows[2];
-  const std::byte** ahead_keys;  ///< pieces of the next block to ask memory for
-  const std::byte** ahead_values;
   int32_t* live;  ///< key is seen by some row
   float* wide_keys;
   float* wide_values;  ///< rows of floats, where the tensor's own cannot be used
   float* zeros;
   Problem::KeyRange* ranges;  ///< of each position
   int64_t* sink_ends;
+  uint8_t* has_weights;  ///< of a kv head: some weight of the block is not 0
   uint8_t* tiny_values;  ///< of a kv head, where products may be of pairs
 
   static StreamScratch carve(const Problem& p, int64_t block, cpu::Carver& carver) {
@@ -109,21 +114,21 @@ struct StreamScratch {
     s.queries = carver.take<float>(rows * padded(p.head_dim));
     s.sums = carver.take<float>(rows * row_stride(p.value_dim));
     s.totals = carver.take<float>(rows * row_stride(p.value_dim));
-    s.scores = carver.take<float>(positions * p.group() * block);
+    s.scores = carver.take<float>(rows * block);
+    s.key_at = carver.take<int32_t>(block);
     for (int n = 0; n < 2; ++n) s.key_offsets[n] = carver.take<int64_t>(block);
     for (int n = 0; n < 2; ++n) s.value_offsets[n] = carver.take<int64_t>(block);
-    s.keys = carver.take<const void*>(block);
-    s.values = carver.take<const void*>(block);
+    s.keys = carver.take<const void*>(kColumns);
+    s.values = carver.take<const void*>(kColumns);
     for (int n = 0; n < 2; ++n) s.key_rows[n] = carver.take<const std::byte*>(block);
     for (int n = 0; n < 2; ++n) s.value_rows[n] = carver.take<const std::byte*>(block);
-    s.ahead_keys = carver.take<const std::byte*>(block);
-    s.ahead_values = carver.take<const std::byte*>(block);
     s.live = carver.take<int32_t>(block);
-    s.wide_keys = carver.take<float>(block * padded(p.head_dim));
-    s.wide_values = carver.take<float>(block * padded(p.value_dim));
+    s.wide_keys = carver.take<float>(kColumns * padded(p.head_dim));
+    s.wide_values = carver.take<float>(kColumns * padded(p.value_dim));
     s.zeros = carver.take<float>(wide);
     s.ranges = carver.take<Problem::KeyRange>(positions);
     s.sink_ends = carver.take<int64_t>(positions);
+    s.has_weights = carver.take<uint8_t>(p.num_kv_heads);
     s.tiny_values = carver.take<uint8_t>(p.num_kv_heads);
     return s;
   }
@@ -141,6 +146,8 @@ class Stream {
     std::fill_n(s_.zeros, std::max(padded(p_.head_dim), padded(p_.value_dim)), 0.0f);
     key_.set(p_.key, p_.k, p_.k_scale);
     value_.set(p_.value, p_.v, p_.v_scale);
+    for (int64_t p = 0; p < block_; ++p)
+      s_.key_at[p] = static_cast<int32_t>(p % kColumns * (block_ / kColumns) + p / kColumns);
     const bool pairs = config.stream_dot != 0 && p_.query.dtype == DType::bf16;
     key_pairs_ = pairs && key_.fits_pairs();
     value_pairs_ = pairs && value_.fits_pairs() && !call.batch_invariant;
@@ -170,12 +177,10 @@ class Stream {
     Strides strides = {};
     const Tensor* scale = nullptr;
     bool direct = false;
-    int64_t row_bytes = 0;
 
     void set(const Tensor& tensor, const Strides& tensor_strides, const Tensor& scales) {
       x = &tensor, strides = tensor_strides, scale = &scales;
       direct = tensor.dtype != DType::i4 && scales.rank() != 4 && tensor.shape[-1] % lanes() == 0;
-      row_bytes = tensor.shape[-1] * bits(tensor.dtype) / 8;
     }
     bool fits_pairs() const { return direct && is_exact_in_bf16(x->dtype) && x->shape[-1] % (2 * lanes()) == 0; }
     const std::byte* at(int64_t offset) const { return x->as<const std::byte>() + offset * bits(x->dtype) / 8; }
@@ -247,7 +252,7 @@ class Stream {
     while (j < end) {
       const int64_t next = next_block(j + block_);
       if (next < end) find_offsets(next, 1 - turn);
-      next_count_ = next < end ? keys_in(next) : 0;
+      has_next_ = next < end;
       add_block(j, turn);
       j = next, turn = 1 - turn;
     }
@@ -256,77 +261,101 @@ class Stream {
   int64_t keys_in(int64_t j) const { return std::min(block_, sequence_.k_len - j); }
 
   void find_offsets(int64_t j, int turn) {
-    PagedRows{p_, p_.key, p_.k, p_.k_scale}.find(sequence_, j, keys_in(j), s_.key_offsets[turn]);
-    PagedRows{p_, p_.value, p_.v, p_.v_scale}.find(sequence_, j, keys_in(j), s_.value_offsets[turn]);
-    for (int64_t n = 0; n < keys_in(j); ++n) {
-      const int64_t key = s_.key_offsets[turn][n], value = s_.value_offsets[turn][n];
-      s_.key_rows[turn][n] = key == cpu::kNoRow ? nullptr : key_.at(key);
-      s_.value_rows[turn][n] = key == cpu::kNoRow ? nullptr : value_.at(value);
-    }
+    const int64_t count = keys_in(j);
+    const auto* nothing = reinterpret_cast<const std::byte*>(s_.zeros);
+    const auto find = [&](const Source& from, const Strides& strides, int64_t* offsets, const std::byte** rows) {
+      int64_t in_order[kMaxStreamBlock];
+      PagedRows{p_, *from.x, strides, *from.scale}.find(sequence_, j, count, in_order);
+      for (int64_t p = 0; p < block_; ++p) {
+        offsets[p] = s_.key_at[p] < count ? in_order[s_.key_at[p]] : cpu::kNoRow;
+        rows[p] = offsets[p] == cpu::kNoRow ? nothing : from.at(offsets[p]);
+      }
+    };
+    find(key_, p_.k, s_.key_offsets[turn], s_.key_rows[turn]);
+    find(value_, p_.v, s_.value_offsets[turn], s_.value_rows[turn]);
   }
 
   void add_block(int64_t first, int turn) {
     first_ = first, count_ = keys_in(first), turn_ = turn;
+    const int64_t in_column = block_ / kColumns;
+    columns_ = cpu::round_up(cpu::ceil_div(count_, in_column), 4);
+    places_ = std::min(count_, in_column) * kColumns;
     find_live();
-    for (int64_t g = 0; g < p_.num_kv_heads; ++g) {
-      float* sums = s_.sums + g * rows_ * stride_;
-      if (key_pairs_)
-        multiply<Pair>(g);
-      else
-        multiply<float>(g);
-      const bool pairs = value_pairs_ && !s_.tiny_values[g];
-      const double factor = p_.scale * head_scale(p_.q_scale, 0) * head_scale(p_.k_scale, g);
-      bool any = false;
-      for (int64_t r = 0; r < rows_; ++r) {
-        const RowPart row = row_part(sums + r * stride_, p_.value_dim);
-        const auto to_softmax = pairs ? &Stream::add_to_softmax<Pair> : &Stream::add_to_softmax<float>;
-        any = (this->*to_softmax)(r, static_cast<float>(factor), row) || any;
-      }
-      if (!any || !call_.out.present()) continue;
-      if (pairs)
-        add<Pair>(g, sums);
-      else
-        add<float>(g, sums);
-    }
+    // All kv heads take a row of keys before the next one: memory is read in the order in which it lies there.
+    for (int64_t begin = 0; begin < places_; begin += kColumns)
+      for (int64_t g = 0; g < p_.num_kv_heads; ++g)
+        if (key_pairs_)
+          multiply<Pair>(g, begin);
+        else
+          multiply<float>(g, begin);
+    for (int64_t g = 0; g < p_.num_kv_heads; ++g) weigh(g);
+    if (!call_.out.present()) return;
+    for (int64_t begin = 0; begin < places_; begin += kColumns)
+      for (int64_t g = 0; g < p_.num_kv_heads; ++g)
+        if (!s_.has_weights[g])
+          continue;
+        else if (has_pairs(g))
+          add<Pair>(g, begin);
+        else
+          add<float>(g, begin);
   }
 
-  /// Scores of a kv head's rows and the block's keys.
+  bool has_pairs(int64_t kv_head) const { return value_pairs_ && !s_.tiny_values[kv_head]; }
+  float* scores(int64_t kv_head) const { return s_.scores + kv_head * rows_ * block_; }
+  float* sums(int64_t kv_head) const { return s_.sums + kv_head * rows_ * stride_; }
+
+  /// Scores of a kv head's rows and the row of keys from place `begin` on.
   template <class E>
-  void multiply(int64_t g) {
-    const Rows keys = rows_of(key_, s_.key_rows[turn_], s_.key_offsets[turn_], g, s_.wide_keys, s_.keys);
+  void multiply(int64_t g, int64_t begin) {
     const int64_t stride = padded(units<E>(p_.head_dim));
+    const Rows keys = rows_of(key_, s_.key_rows, s_.key_offsets, g, begin, s_.wide_keys, s_.keys);
     dispatch<E>(key_, [&]<class T>() {
-      multiply_keys(keys.as<T>(), cpu::round_up(count_, 4), cpu::round_up(p_.head_dim, lanes()),
-                    reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, s_.scores, block_,
-                    ahead(key_, s_.key_rows[1 - turn_], g, s_.ahead_keys));
+      multiply_keys(keys.as<T>(), columns_, cpu::round_up(p_.head_dim, lanes()),
+                    reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, scores(g) + begin,
+                    block_);
     });
   }
 
-  /// Adds the block's values by their weights.
+  /// Scores become weights.
+  void weigh(int64_t g) {
+    const double factor = p_.scale * head_scale(p_.q_scale, 0) * head_scale(p_.k_scale, g);
+    bool any = false;
+    for (int64_t r = 0; r < rows_; ++r) {
+      const RowPart row = row_part(sums(g) + r * stride_, p_.value_dim);
+      const auto to_softmax = has_pairs(g) ? &Stream::add_to_softmax<Pair> : &Stream::add_to_softmax<float>;
+      any = (this->*to_softmax)(r, scores(g) + r * block_, static_cast<float>(factor), row) || any;
+    }
+    s_.has_weights[g] = any;
+  }
+
+  /// Adds the row of values from place `begin` on by their weights.
   template <class E>
-  void add(int64_t g, float* sums) {
-    const Rows values = rows_of(value_, s_.value_rows[turn_], s_.value_offsets[turn_], g, s_.wide_values, s_.values);
+  void add(int64_t g, int64_t begin) {
+    const Rows values = rows_of(value_, s_.value_rows, s_.value_offsets, g, begin, s_.wide_values, s_.values);
     dispatch<E>(value_, [&]<class T>() {
-      add_values(values.as<T>(), count_, cpu::round_up(p_.value_dim, lanes()), reinterpret_cast<const E*>(s_.scores),
-                 block_, rows_, sums, stride_, ahead(value_, s_.value_rows[1 - turn_], g, s_.ahead_values));
+      add_values(values.as<T>(), columns_, cpu::round_up(p_.value_dim, lanes()),
+                 reinterpret_cast<const E*>(scores(g)) + units<E>(begin), block_, rows_, sums(g), stride_);
     });
   }
 
-  /// Which keys of the block some row sees: in its range, and on a page that exists.
+  /// Which places hold keys that some row sees: in its range, and on a page that exists.
   void find_live() {
     std::fill_n(s_.live, block_, 0);
     for (int64_t i = 0; i < task_.num_positions; ++i) {
       const auto [begin, end] = held(s_.ranges[i]);
-      std::fill(s_.live + begin, s_.live + end, 1);
-      std::fill(s_.live, s_.live + std::clamp<int64_t>(s_.sink_ends[i] - first_, 0, count_), 1);
+      const int64_t sinks = std::clamp<int64_t>(s_.sink_ends[i] - first_, 0, count_);
+      for (int64_t p = 0; p < block_; ++p) {
+        const int64_t key = s_.key_at[p];
+        if ((key >= begin && key < end) || key < sinks) s_.live[p] = 1;
+      }
     }
     any_missing_ = false;
-    for (int64_t j = 0; j < count_; ++j) {
-      if (s_.key_offsets[turn_][j] != cpu::kNoRow) continue;
-      s_.live[j] = 0;
+    for (int64_t p = 0; p < block_; ++p) {
+      if (s_.key_offsets[turn_][p] != cpu::kNoRow) continue;
+      s_.live[p] = 0;
       any_missing_ = true;
     }
-    all_live_ = std::find(s_.live, s_.live + count_, 0) == s_.live + count_;
+    all_live_ = std::find(s_.live, s_.live + block_, 0) == s_.live + block_;
   }
 
   Problem::KeyRange held(const Problem::KeyRange& range) const {
@@ -336,35 +365,39 @@ class Stream {
 
   struct Rows {
     const void** rows;
-    int64_t skip;  ///< bytes
+    int64_t skip;             ///< bytes
+    const std::byte** ahead;  ///< what to ask memory for meanwhile
+    int64_t ahead_skip;
     template <class T>
     ListedRows<T> as() const {
-      return {reinterpret_cast<const T* const*>(rows), skip / static_cast<int64_t>(sizeof(T))};
+      return {reinterpret_cast<const T* const*>(rows), skip / static_cast<int64_t>(sizeof(T)), ahead, ahead_skip};
     }
   };
 
-  /// Rows that are computed with: the tensor's own, or floats. Zeros in place of keys that nobody sees, and up to the
-  /// next multiple of four.
-  Rows rows_of(const Source& from, const std::byte** found, const int64_t* offsets, int64_t kv_head, float* wide,
-               const void** rows) const {
+  /// A row of places from `begin` on as it is computed with: the tensor's own rows, or floats; zeros in place of keys
+  /// that nobody sees. Ahead of it are the rows of the next places.
+  Rows rows_of(const Source& from, const std::byte** const* found, const int64_t* const* offsets, int64_t kv_head,
+               int64_t begin, float* wide, const void** rows) const {
     const int64_t skip = kv_head * from.strides.head * bits(from.x->dtype) / 8;
-    if (from.direct && all_live_ && count_ % 4 == 0) return {reinterpret_cast<const void**>(found), skip};
+    const std::byte** here = found[turn_] + begin;
+    const std::byte** ahead = begin + kColumns < places_ ? here + kColumns : has_next_ ? found[1 - turn_] : here;
+    if (from.direct && all_live_) return {reinterpret_cast<const void**>(here), skip, ahead, skip};
     const PagedRows paged{p_, *from.x, from.strides, *from.scale};
     const int64_t stride = padded(paged.dims());
-    for (int64_t j = 0; j < count_; ++j) {
-      if (s_.live[j] == 0) {
-        rows[j] = s_.zeros;
+    for (int64_t n = 0; n < columns_; ++n) {
+      const int64_t p = begin + n;
+      if (s_.live[p] == 0) {
+        rows[n] = s_.zeros;
       } else if (from.direct) {
-        rows[j] = found[j] + skip;
+        rows[n] = here[n] + skip;
       } else {
-        float* row = wide + j * stride;
-        paged.load(sequence_, first_ + j, kv_head, offsets[j], row);
+        float* row = wide + n * stride;
+        paged.load(sequence_, first_ + s_.key_at[p], kv_head, offsets[turn_][p], row);
         std::fill(row + paged.dims(), row + stride, 0.0f);
-        rows[j] = row;
+        rows[n] = row;
       }
     }
-    std::fill(rows + count_, rows + cpu::round_up(count_, 4), s_.zeros);
-    return {rows, 0};
+    return {rows, 0, ahead, skip};
   }
 
   /// Calls f with the type of what rows_of() lists; pairs are of types that are exact in bf16.
@@ -390,28 +423,26 @@ class Stream {
   /// Scores of row r become weights e^(logit - shift) in their place, 0 for what it does not see; its sums follow when
   /// the shift moves. False when all weights are 0.
   template <class E>
-  bool add_to_softmax(int64_t r, float factor, const RowPart& row) {
+  bool add_to_softmax(int64_t r, float* scores, float factor, const RowPart& row) {
     constexpr int kDegree = std::is_same_v<E, Pair> ? 4 : 6;  // pairs are rounded to bf16: exact enough by far
     const FloatTag d;
     const IntTag di;
-    float* scores = s_.scores + r * block_;
-    const int64_t width = cpu::round_up(count_, lanes());
     const auto range = held(s_.ranges[r / p_.group()]);
     const int64_t sinks = std::clamp<int64_t>(s_.sink_ends[r / p_.group()] - first_, 0, count_);
-    const bool sees_all = range.begin == 0 && range.end == width && !any_missing_;
+    const bool sees_all = range.begin == 0 && range.end == block_ && !any_missing_;
     const FloatV factors = hn::Set(d, factor), cap = hn::Set(d, static_cast<float>(p_.soft_cap));
     const auto begin = hn::Set(di, static_cast<int32_t>(range.begin)),
                end = hn::Set(di, static_cast<int32_t>(range.end));
     const auto sink_end = hn::Set(di, static_cast<int32_t>(sinks));
     FloatV largest = minus_infinity();
-    for (int64_t j = 0; j < width; j += lanes()) {
+    for (int64_t j = 0; j < places_; j += lanes()) {
       FloatV x = hn::Mul(hn::Load(d, scores + j), factors);
       if (p_.soft_cap > 0) {
         FloatV slope = x;
         x = hn::Mul(cap, tanh_any(hn::Div(x, cap), slope));
       }
       if (!sees_all) {
-        const auto key = hn::Iota(di, static_cast<int32_t>(j));
+        const auto key = hn::Load(di, s_.key_at + j);
         auto seen = hn::Or(hn::And(hn::Ge(key, begin), hn::Lt(key, end)), hn::Lt(key, sink_end));
         seen = hn::And(seen, hn::Ne(hn::Load(di, s_.live + j), hn::Zero(di)));
         x = hn::IfThenElse(hn::RebindMask(d, seen), x, minus_infinity());
@@ -423,7 +454,7 @@ class Stream {
     move_shift(row, hn::ReduceMax(d, largest));
     const FloatV shift = hn::Set(d, *row.shift == kNone ? 0 : *row.shift), to_log2 = hn::Set(d, kLog2E);
     FloatV sum = hn::Zero(d);
-    for (int64_t j = 0; j < width; j += lanes()) {
+    for (int64_t j = 0; j < places_; j += lanes()) {
       // The difference first: a product of large logits alone would lose what lies between them.
       const FloatV x = exp2_below_128<kDegree>(hn::Mul(hn::Sub(hn::Load(d, scores + j), shift), to_log2));
       store_in_row(x, reinterpret_cast<E*>(scores), j);
@@ -444,20 +475,6 @@ class Stream {
       hn::Store(hn::Mul(hn::Load(d, row.values + i), hn::Set(d, decay)), d, row.values + i);
   }
 
-  /// What to ask memory for while kv head `part` is computed: a num_kv_heads-th of the next block, in the order in
-  /// which it lies there.
-  Ahead ahead(const Source& of, const std::byte* const* next, int64_t part, const std::byte** pieces) const {
-    const int64_t heads = p_.num_kv_heads, step = of.strides.head * bits(of.x->dtype) / 8;
-    const int64_t span = (heads - 1) * step + of.row_bytes;
-    const bool by_slot = step > 0 && (heads - 1) * of.strides.head < std::abs(of.strides.row);
-    if (by_slot) {  // slots whole, all heads of them
-      const int64_t begin = part * next_count_ / heads, end = (part + 1) * next_count_ / heads;
-      return {next + begin, end - begin, span};
-    }
-    for (int64_t n = 0; n < next_count_; ++n) pieces[n] = next[n] == nullptr ? nullptr : next[n] + part * step;
-    return {pieces, next_count_, of.row_bytes};
-  }
-
   const PagedCall& call_;
   const Problem& p_;
   const PagedCpuConfig& config_;
@@ -469,9 +486,10 @@ class Stream {
   int64_t rows_ = 0;    ///< per kv head
   int64_t stride_ = 0;  ///< between rows of sums
   int64_t first_begin_ = 0, past_ = 0, last_sink_ = 0;
-  int64_t first_ = 0, count_ = 0, next_count_ = 0;
+  int64_t first_ = 0, count_ = 0;
+  int64_t columns_ = 0, places_ = 0;  ///< of the block's, what is in use
   int turn_ = 0;
-  bool any_missing_ = false, all_live_ = false;
+  bool any_missing_ = false, all_live_ = false, has_next_ = false;
   bool key_pairs_ = false, value_pairs_ = false;  ///< products are of pairs of bf16
 };
 
