@@ -156,8 +156,9 @@ class Stream {
   void run() {
     load_queries();
     set_ranges();
+    const int64_t first = first_begin_ == INT64_MAX ? 0 : first_begin_;  // of a window; without one, of sinks
     for (int64_t g = 0; value_pairs_ && g < p_.num_kv_heads; ++g)
-      s_.tiny_values[g] = has_tiny_values(p_, sequence_, g, last_sink_ > 0 ? 0 : first_begin_, past_);
+      s_.tiny_values[g] = has_tiny_values(p_, sequence_, g, first, past_);
     if (task_.parts == nullptr && task_.num_splits > 1) return run_all_splits();
     for (int64_t n = 0; n < task_.num_splits; ++n) {
       run_split(task_.split + n);
