@@ -162,7 +162,7 @@ endfunction()
 # ejk_python_tests(FOLDER): its test_*.py in each Python environment that `./dev setup python` made, in few processes, which
 # share what they import and compile. CI runs all of them in the newest environment; in the oldest every function, with
 # each value of its parameters once (tests/python/conftest.py), and of the platform xla's numbers those of each operation.
-# All of them there are labelled `long`.
+# All of them there are labelled `long`, and so are torch's, in the environment of `./dev setup peers`.
 function(ejk_python_tests folder)
   file(GLOB all CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/test_*.py)
   set(files ${all})
@@ -171,23 +171,23 @@ function(ejk_python_tests folder)
     list(FILTER ${group} INCLUDE REGEX "/test_${group}")
     list(FILTER files EXCLUDE REGEX "/test_${group}")
   endforeach()
-  ejk_python_test(newest.package ${files})
-  ejk_python_test(newest.transformations ${transformations})
-  ejk_python_test(newest.xla ${xla})
-  ejk_python_test(oldest.each_once ${all} -k "not test_xla or equals_the_reference or traces")
-  ejk_python_test(oldest.all ${all})
+  ejk_python_test(python/newest newest.package ${files})
+  ejk_python_test(python/newest newest.transformations ${transformations})
+  ejk_python_test(python/newest newest.xla ${xla})
+  ejk_python_test(python/oldest oldest.each_once ${all} -k "not test_xla or equals_the_reference or traces")
+  ejk_python_test(python/oldest oldest.all ${all})
+  ejk_python_test(peers torch ${all} -k torch)
 endfunction()
 
-# ejk_python_test(ENVIRONMENT.NAME ARGS...): one test of ctest, if that environment is there.
-function(ejk_python_test name)
-  string(REGEX MATCH "^(.*)[.](.*)$" _ ${name})
-  set(python ${PROJECT_SOURCE_DIR}/.deps/python/${CMAKE_MATCH_1}/bin/python)
+# ejk_python_test(ENVIRONMENT NAME ARGS...): one test of ctest, if that environment is in .deps.
+function(ejk_python_test environment name)
+  set(python ${PROJECT_SOURCE_DIR}/.deps/${environment}/bin/python)
   if(NOT EXISTS ${python})
     return()
   endif()
   get_filename_component(preset ${PROJECT_BINARY_DIR} NAME)
   set(part all)
-  if(CMAKE_MATCH_2 STREQUAL "each_once")
+  if(name STREQUAL "oldest.each_once")
     set(part each_once)
   endif()
   set(test ${preset}.python_${name})
@@ -197,7 +197,7 @@ function(ejk_python_test name)
     "EJKERNEL_TEST_PART=${part};PYTHONPATH=${PROJECT_SOURCE_DIR}/python;EJKERNEL_LIBRARY=$<TARGET_FILE:ejkernel>;\
 EJKERNEL_AUTOTUNE_POLICY=heuristics;EJKERNEL_CONFIG_PATH=none;EJKERNEL_CACHE_DIR=${PROJECT_BINARY_DIR}/python_cache;\
 JAX_PLATFORMS=cpu;XLA_FLAGS=--xla_backend_optimization_level=0")
-  if(name STREQUAL "oldest.all")
+  if(name MATCHES "^(oldest.all|torch)$")
     set_tests_properties(${test} PROPERTIES LABELS long)
   endif()
 endfunction()
