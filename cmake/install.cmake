@@ -18,7 +18,10 @@ endif()
 # Tuned configs of named devices, found beside the library (ejkernel/core/installation.h): here and where it is built.
 file(GLOB tables CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tables/*.ejk)
 install(FILES ${tables} DESTINATION ${CMAKE_INSTALL_DATADIR}/ejkernel/tables)
-file(COPY ${tables} DESTINATION ${PROJECT_BINARY_DIR}/share/ejkernel/tables)
+foreach(table ${tables})  # unlike file(COPY), again when one changes
+  cmake_path(GET table FILENAME name)
+  configure_file(${table} ${PROJECT_BINARY_DIR}/share/ejkernel/tables/${name} COPYONLY)
+endforeach()
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ejkernel)
 install(EXPORT ejkernelTargets NAMESPACE ejkernel:: DESTINATION ${package_folder})
