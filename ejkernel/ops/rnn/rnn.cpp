@@ -96,7 +96,7 @@ View view_of(const Tensor& t) {
 View gates_of(const Tensor& gates, int64_t state) {
   if (!gates.present()) return {};
   View view = {.data = gates.data, .dtype = gates.dtype, .outer = gates.strides[1], .inner = gates.strides[2]};
-  if (gates.num_elements() > 0) view.data = gates.as<std::byte>() + state * gates.strides[0] * bits(gates.dtype) / 8;
+  if (gates.num_elements() > 0) view.data = view.address(state * gates.strides[0]);
   return view;
 }
 

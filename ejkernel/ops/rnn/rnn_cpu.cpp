@@ -48,7 +48,7 @@ Support supports_cpu(const Problem& p) {
 
 gmm::Matrix matrix_of(const View& w, int64_t offset) {
   gmm::Matrix m = {.data = w.data, .dtype = w.dtype, .row = w.inner, .column = 1};
-  if (w.present()) m.data = static_cast<std::byte*>(w.data) + offset * bits(w.dtype) / 8;
+  if (w.present()) m.data = w.address(offset);
   return m;
 }
 gmm::Matrix transposed(gmm::Matrix m) {

@@ -16,6 +16,12 @@ struct View {
   int64_t outer = 0, inner = 0;  ///< strides in elements; the last axis is contiguous
   bool present() const { return data != nullptr; }
   int64_t offset(int64_t i, int64_t j, int64_t k) const { return i * outer + j * inner + k; }
+  /// Where an element lies. While a call is planned there is no memory, only an address in its place, from which steps
+  /// back lead around zero: hence numbers.
+  void* address(int64_t offset) const {
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) +
+                                   static_cast<uintptr_t>(offset * bits(dtype) / 8));
+  }
   double at(int64_t i, int64_t j, int64_t k) const {
     return data == nullptr ? 0 : load_as_double(data, dtype, offset(i, j, k));
   }
@@ -37,7 +43,7 @@ struct Weights {
     View w = state < num_directions ? ih : ih_upper;
     if (w.data != nullptr) {
       const int64_t index = state < num_directions ? state : state - num_directions;
-      w.data = static_cast<std::byte*>(w.data) + index * w.outer * bits(w.dtype) / 8;
+      w.data = w.address(index * w.outer);
     }
     w.outer = 0;
     return w;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -165,6 +166,26 @@ Array random_f32(std::mt19937& random, const Shape& shape) {
   std::uniform_real_distribution<float> number(-1, 1);
   for (int64_t n = 0; n < made.num_elements(); ++n) made.as<float>()[n] = number(random);
   return made;
+}
+
+TEST_P(RnnRules, weights_may_lie_backwards_in_memory) {
+  std::mt19937 random(1);
+  const Array input = random_f32(random, {1, 2, 1}), weight_ih = random_f32(random, {1, 24, 1}),
+              forwards = random_f32(random, {1, 24, 8}), weight_hh = random_f32(random, {2, 24, 8}),
+              d_out = random_f32(random, {1, 2, 8});
+  Array backwards = Array::zeros(DType::f32, {1, 24, 8});
+  for (int64_t row = 0; row < 24; ++row)
+    std::copy_n(forwards.as<float>() + row * 8, 8, backwards.as<float>() + (23 - row) * 8);
+  RnnBackward::Inputs in;
+  in.input = input, in.weight_ih = weight_ih, in.weight_ih_upper = forwards, in.weight_hh = weight_hh;
+  in.d_out = d_out;
+  const Rnn::Params params = {.cell_type = CellType::gru, .num_layers = 2};
+  const RnnBackward::Results expected = gradients(in, params);
+  in.weight_ih_upper.data = backwards.as<float>() + size_t{23} * 8, in.weight_ih_upper.strides[1] = -8;
+  const RnnBackward::Results d = gradients(in, params);
+  EXPECT_EQ(values_of(d.input), values_of(expected.input));
+  EXPECT_EQ(values_of(d.weight_ih_upper), values_of(expected.weight_ih_upper));
+  EXPECT_THAT(values_of(d.input), Contains(Not(0)));
 }
 
 TEST_P(RnnRules, gates_may_be_kept_for_the_gradient) {
