@@ -120,6 +120,7 @@ SyntheticInputs inputs_of(const Invocation& call, uint64_t seed) {
   SyntheticInputs made = make_synthetic_inputs(*registered->declaration, call.inputs, call.params, seed);
   for (size_t i = 0; i < std::min(call.samples.size(), made.tensors.size()); ++i)
     fill_from_sample(call, made.tensors[i], call.samples[i]);
+  if (!call.samples.empty()) fill_kept_gates(*registered->declaration, made.tensors, call.params);
   return made;
 }
 

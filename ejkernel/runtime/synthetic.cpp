@@ -6,6 +6,8 @@
 
 #include "ejkernel/core/random_internal.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/executor.h"
+#include "ejkernel/runtime/registry.h"
 
 namespace ejk {
 namespace {
@@ -125,6 +127,14 @@ class Filler {
   Random random_;
 };
 
+/// The operation that this one is the gradient of; null for any other.
+const Operation* forward_of(const Operation& gradient) {
+  const KernelRegistry& registry = KernelRegistry::instance();
+  for (const std::string& name : registry.names())
+    if (const Operation* op = registry.find(name)->declaration; op->gradient == gradient.name) return op;
+  return nullptr;
+}
+
 }  // namespace
 
 SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<const Tensor> inputs,
@@ -142,7 +152,27 @@ SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<cons
     const bool offsets = operation.inputs[i].name.starts_with("cu_");
     Filler(t, operation.inputs[i].name, checked.dims, seed * 64 + (offsets ? 63 : i)).run();
   }
+  fill_kept_gates(operation, made.tensors, params);
   return made;
+}
+
+void fill_kept_gates(const Operation& gradient, std::span<const Tensor> inputs, const ParamsBlock& params) {
+  const int gates = find_input(gradient, "gates");
+  if (gates < 0 || !inputs[static_cast<size_t>(gates)].present()) return;
+  const Operation* forward = forward_of(gradient);
+  if (forward == nullptr) return;
+  std::vector<Tensor> taken;
+  for (const TensorField& field : forward->inputs)
+    taken.push_back(inputs[static_cast<size_t>(find_input(gradient, field.name))]);
+  ParamsBlock same = forward->default_params;
+  for (const ParamField& field : forward->params)
+    for (const ParamField& known : gradient.params)
+      if (known.name == field.name) field.set(same.data(), known.get(params.data()));
+  const CallOptions by_heuristics = {.plan = {.policy = Policy{.autotune = false, .heuristics = true}}};
+  const std::vector<Array> outputs = execute(forward->name, taken, same, by_heuristics);
+  const Tensor kept = outputs[static_cast<size_t>(find_output(*forward, "gates"))];
+  const Tensor& t = inputs[static_cast<size_t>(gates)];
+  for (int64_t n = 0; n < t.num_elements(); ++n) set(t, n, get(kept, n));
 }
 
 double synthetic_bytes(std::span<const Tensor> inputs) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "ejkernel/core/validate.h"
+#include "ejkernel/ops/rnn/rnn.h"
 #include "ejkernel/runtime/registry.h"
 
 namespace ejk {
@@ -15,11 +16,12 @@ namespace {
 /// A call by field names, with contents made up for specs.
 class Made {
  public:
-  Made(std::string_view operation, const std::vector<std::pair<std::string_view, Tensor>>& specs)
+  Made(std::string_view operation, const std::vector<std::pair<std::string_view, Tensor>>& specs,
+       const ParamsBlock* params = nullptr)
       : operation_(*KernelRegistry::instance().find(operation)->declaration) {
     std::vector<Tensor> inputs(operation_.inputs.size());
     for (const auto& [name, spec] : specs) inputs[static_cast<size_t>(find_input(operation_, name))] = spec;
-    made_ = make_synthetic_inputs(operation_, inputs, operation_.default_params, 7);
+    made_ = make_synthetic_inputs(operation_, inputs, params == nullptr ? operation_.default_params : *params, 7);
   }
   const Tensor& tensor(std::string_view name) const {
     return made_.tensors[static_cast<size_t>(find_input(operation_, name))];
@@ -84,6 +86,25 @@ TEST(SyntheticInputs, gates_make_states_decay) {
       ASSERT_GE(get(t, n), -0.11) << gate;
     }
   }
+}
+
+TEST(SyntheticInputs, kept_gates_are_those_that_the_forward_gives) {
+  constexpr int64_t kBatch = 2, kSteps = 5, kInput = 3, kHidden = 4;
+  const ParamsBlock params = ParamsBlock::of(Rnn::Params{.keep_gates = true});
+  const Tensor gates(nullptr, DType::f32, {1, kBatch, kSteps, 4 * kHidden},
+                     {kBatch * kSteps * 4 * kHidden, 4 * kHidden, kBatch * 4 * kHidden, 1});  // steps lie outside
+  const Made made("rnn_backward",
+                  {{"input", spec(DType::bf16, {kBatch, kSteps, kInput})},
+                   {"weight_ih", spec(DType::bf16, {1, 4 * kHidden, kInput})},
+                   {"weight_hh", spec(DType::bf16, {1, 4 * kHidden, kHidden})},
+                   {"gates", gates}},
+                  &params);
+  const Rnn::Results forward = rnn({.input = made.tensor("input"),
+                                    .weight_ih = made.tensor("weight_ih"),
+                                    .weight_hh = made.tensor("weight_hh")},
+                                   {.keep_gates = true});
+  const Tensor kept = made.tensor("gates");
+  for (int64_t n = 0; n < kept.num_elements(); ++n) ASSERT_EQ(get(kept, n), get(forward.gates, n)) << n;
 }
 
 TEST(SyntheticInputs, a_decode_uses_the_whole_cache) {
