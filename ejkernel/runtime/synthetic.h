@@ -15,7 +15,8 @@ namespace ejk {
 /// say it: offsets rise from 0 to the number of rows, sizes of groups add up to it, lengths are the most that fits,
 /// tables name existing pages in random order, segments are runs, masks let most through, scales are near 1, gates are
 /// logarithms of decays, a log-sum-exp is that of as many normal logits, gates that a forward kept are those that it
-/// gives for the other inputs (it runs). Everything else is normally distributed. The same seed gives the same contents.
+/// gives for the other inputs (it runs). Everything else is normally distributed. The same seed gives the same
+/// contents.
 ///
 /// `inputs` are specs in host memory; what comes back has their dtypes, shapes and strides. Absent ones stay absent.
 struct SyntheticInputs {

@@ -99,10 +99,9 @@ TEST(SyntheticInputs, kept_gates_are_those_that_the_forward_gives) {
                    {"weight_hh", spec(DType::bf16, {1, 4 * kHidden, kHidden})},
                    {"gates", gates}},
                   &params);
-  const Rnn::Results forward = rnn({.input = made.tensor("input"),
-                                    .weight_ih = made.tensor("weight_ih"),
-                                    .weight_hh = made.tensor("weight_hh")},
-                                   {.keep_gates = true});
+  const Rnn::Results forward =
+      rnn({.input = made.tensor("input"), .weight_ih = made.tensor("weight_ih"), .weight_hh = made.tensor("weight_hh")},
+          {.keep_gates = true});
   const Tensor kept = made.tensor("gates");
   for (int64_t n = 0; n < kept.num_elements(); ++n) ASSERT_EQ(get(kept, n), get(forward.gates, n)) << n;
 }
