@@ -19,6 +19,7 @@
 #include "ejkernel/core/log.h"
 #include "ejkernel/core/store.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/ops/rnn/rnn.h"
 #include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/single_flight.h"
@@ -271,6 +272,18 @@ TEST_F(Tuner, of_a_call_that_is_too_large_to_be_made_up_a_smaller_batch_is_tried
   const Plan whole = plan<FlashAttention>(dropped, {.dropout_prob = 0.5}, {.policy = Policy{.autotune = false}});
   EXPECT_THAT([&] { tune(whole, {.most_input_bytes = bytes / 3}); },
               ThrowsMessage<Unsupported>(HasSubstr("tune a smaller call")));
+}
+
+TEST_F(Tuner, a_gradient_that_takes_the_gates_that_its_forward_kept_is_tuned_on_made_up_data) {
+  constexpr int64_t kHidden = 48, kBatch = 4, kSteps = 24;
+  const auto spec = [](const Shape& shape) { return Tensor(nullptr, DType::f32, shape); };
+  RnnBackward::Inputs inputs;
+  inputs.input = spec({kBatch, kSteps, kHidden});
+  inputs.weight_ih = inputs.weight_hh = spec({1, 4 * kHidden, kHidden});
+  inputs.gates = spec({1, kBatch, kSteps, 4 * kHidden});
+  const Plan gradient = plan<RnnBackward>(inputs, {.keep_gates = true}, {.policy = Policy{.autotune = false}});
+  const TuneReport report = tune(gradient, {.budget_seconds = 0.3, .publish = false});
+  EXPECT_EQ(report.candidates.front().rejected, "") << "the reference computes the gates anew and agrees";
 }
 
 TEST_F(Tuner, while_somebody_tunes_the_problem_others_get_the_heuristics_config) {
