@@ -96,17 +96,31 @@ TEST_F(KnownPeaks, are_told_to_heuristics_where_somebody_measured_them) {
   EXPECT_EQ(calibrated_properties({}).bf16_speedup, 0.2) << "the store knows";
 }
 
+/// What the kernel `cpu` would take for the call, its other inputs absent.
+ConfigBlock heuristic_for(std::string_view operation, std::vector<Tensor> inputs, const KernelInfo*& kernel) {
+  const auto registered = KernelRegistry::instance().find(operation);
+  const Operation& op = *registered->declaration;
+  kernel = std::find_if(registered->kernels.begin(), registered->kernels.end(), [](const auto& known) {
+             return known->name == "cpu";
+           })->get();
+  inputs.resize(op.inputs.size());
+  const std::vector<Tensor> outputs(op.outputs.size());
+  return kernel->heuristic({.inputs = inputs, .params = &op.default_params, .outputs = outputs},
+                           calibrated_properties({}));
+}
+
 TEST_F(KnownPeaks, slow_pairs_are_not_what_a_heuristic_takes) {
-  const auto flash = KernelRegistry::instance().find("flash_attention");
-  const auto kernel = std::find_if(flash->kernels.begin(), flash->kernels.end(),
-                                   [](const auto& known) { return known->name == "cpu"; });
-  std::vector<Tensor> inputs(flash->declaration->inputs.size());
-  std::fill_n(inputs.begin(), 3, Tensor(nullptr, DType::bf16, {1, 256, 2, 64}));
-  const std::vector<Tensor> outputs(flash->declaration->outputs.size());
   keep_peaks({}, {.flops_per_second = 100, .bf16_flops_per_second = 20, .bytes_per_second = 10});
-  const ConfigBlock config = (*kernel)->heuristic(
-      {.inputs = inputs, .params = &flash->declaration->default_params, .outputs = outputs}, calibrated_properties({}));
-  EXPECT_THAT(config_values(**kernel, config), ::testing::Contains(std::pair<std::string, int64_t>("bf16_dot", 0)));
+  const Tensor rows(nullptr, DType::bf16, {1, 256, 2, 64});
+  const Tensor lhs(nullptr, DType::bf16, {512, 512}), rhs(nullptr, DType::bf16, {1, 512, 512});
+  const std::pair<std::string_view, std::vector<Tensor>> calls[] = {{"flash_attention", {rows, rows, rows}},
+                                                                    {"grouped_matmul", {lhs, rhs}}};
+  for (const auto& [operation, inputs] : calls) {
+    const KernelInfo* kernel = nullptr;
+    const ConfigBlock config = heuristic_for(operation, inputs, kernel);
+    EXPECT_THAT(config_values(*kernel, config), ::testing::Contains(std::pair<std::string, int64_t>("bf16_dot", 0)))
+        << operation;
+  }
 }
 
 TEST_F(KnownPeaks, that_cannot_be_read_are_measured_anew) {

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
+#include "ejkernel/platform/cpu/bf16_dot.h"
 #include "ejkernel/platform/cpu/layout.h"
-#include "ejkernel/platform/cpu/simd_target.h"
 
 namespace ejk::attn {
 
@@ -21,28 +21,16 @@ Support supports_cpu(const FlashAttention::Inputs& in) {
   }
 }
 
-Support runs_here(const CpuConfig& config) {
-  if (config.bf16_dot != 2 || cpu::matrix_unit() != nullptr) return Support::yes();
-  return Support::no(cpu::has_amx() ? "bf16_dot=2 needs AMX, which Linux does not let this process use"
-                                    : "bf16_dot=2 needs AMX, which this processor has not");
-}
+Support runs_here(const CpuConfig& config) { return cpu::bf16_dot_runs_here(config.bf16_dot); }
 
 namespace {
-
-/// The fastest arithmetic for bf16 that there is; docs/kernels/flash_attention_cpu.md has the figures. Some processors
-/// multiply pairs no faster than floats: where that was measured, floats are the more exact choice.
-int bf16_arithmetic(const Problem& p, const DeviceProperties& device) {
-  if (p.query.dtype != DType::bf16 || (device.bf16_speedup > 0 && device.bf16_speedup < 1)) return 0;
-  if (cpu::matrix_unit() != nullptr) return 2;
-  return cpu::has_bf16_dot() ? 1 : 0;
-}
 
 /// Rows of queries that a key head meets.
 int64_t rows_of(const Problem& p) { return p.q_rows * p.group(); }
 
 CpuConfig tiles_for(const Problem& p, const DeviceProperties& device) {
   CpuConfig config;
-  config.bf16_dot = bf16_arithmetic(p, device);
+  config.bf16_dot = p.query.dtype == DType::bf16 ? cpu::best_bf16_dot(device) : 0;
   // Query rows lie across SIMD lanes: decode has no use for more tile than it has rows.
   while (config.block_q > 16 && rows_of(p) <= config.block_q / 2) config.block_q /= 2;
   const int64_t dims = std::max(p.head_dim, p.value_dim);

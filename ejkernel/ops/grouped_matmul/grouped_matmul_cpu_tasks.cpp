@@ -3,7 +3,7 @@
 #include <string>
 
 #include "ejkernel/ops/grouped_matmul/grouped_matmul_cpu_internal.h"
-#include "ejkernel/platform/cpu/simd_target.h"
+#include "ejkernel/platform/cpu/bf16_dot.h"
 
 namespace ejk::gmm {
 namespace {
@@ -12,13 +12,6 @@ namespace {
 constexpr int64_t kGapRows = 64;
 
 bool holds_bf16(const Operand& x) { return x.matrix.dtype == DType::bf16 || bits(x.matrix.dtype) == 8; }
-
-/// The fastest arithmetic for these factors; docs/kernels/grouped_matmul_cpu.md has the figures.
-int best_arithmetic(const Product& p) {
-  if (!fits_pairs(p)) return 0;
-  if (cpu::matrix_unit() != nullptr) return 2;
-  return cpu::has_bf16_dot() ? 1 : 0;
-}
 
 /// Rows that a group has, on average.
 int64_t average_rows(const Product& p) {
@@ -58,11 +51,7 @@ Support supports_cpu(DType a, DType b, DType out) {
   return Support::yes();
 }
 
-Support runs_here(const CpuConfig& config) {
-  if (config.bf16_dot != 2 || cpu::matrix_unit() != nullptr) return Support::yes();
-  return Support::no(cpu::has_amx() ? "bf16_dot=2 needs AMX, which Linux does not let this process use"
-                                    : "bf16_dot=2 needs AMX, which this processor has not");
-}
+Support runs_here(const CpuConfig& config) { return cpu::bf16_dot_runs_here(config.bf16_dot); }
 
 bool fits_pairs(const Product& p) {
   return holds_bf16(p.a) && holds_bf16(p.b) && (p.a.scale.data == nullptr || p.a.scale.column == 0) &&
@@ -77,7 +66,7 @@ bool is_tiny(const Product& p) {
 
 CpuConfig cpu_heuristic(const Product& p, const DeviceProperties& device) {
   CpuConfig config;
-  config.bf16_dot = best_arithmetic(p);
+  config.bf16_dot = fits_pairs(p) ? cpu::best_bf16_dot(device) : 0;
   // Every row of a task pays for a share of packing its columns, which the matrix unit does not make faster.
   config.block_rows = 512;
   const int64_t rows = average_rows(p);

@@ -1,0 +1,20 @@
+#include "ejkernel/platform/cpu/bf16_dot.h"
+
+#include "ejkernel/platform/cpu/amx.h"
+#include "ejkernel/platform/cpu/simd_target.h"
+
+namespace ejk::cpu {
+
+int best_bf16_dot(const DeviceProperties& device) {
+  if (device.bf16_speedup > 0 && device.bf16_speedup < 1) return 0;
+  if (matrix_unit() != nullptr) return 2;
+  return has_bf16_dot() ? 1 : 0;
+}
+
+Support bf16_dot_runs_here(int bf16_dot) {
+  if (bf16_dot != 2 || matrix_unit() != nullptr) return Support::yes();
+  return Support::no(has_amx() ? "bf16_dot=2 needs AMX, which Linux does not let this process use"
+                               : "bf16_dot=2 needs AMX, which this processor has not");
+}
+
+}  // namespace ejk::cpu
