@@ -178,9 +178,37 @@ class BackwardTask {
     load_value_decays(part_, tokens, s_.value_decay);
     decay_to_end(s_.value_decay, s_.value, s_.value_to_end, s_.whole_value_decay);
   }
-  void update(const ChunkTokens& tokens, const ChunkState& from, const ChunkState& to) {
+  void update(const ChunkTokens& tokens, const ChunkState& from, const ChunkState& to, ChunkPrefetch next) {
     load_update(tokens);
-    update_state(from.data, to, s_.whole_key_decay, whole_value_decay(), s_.key_to_end, values_to_end());
+    update_state_and_fetch(from.data, to, s_.whole_key_decay, whole_value_decay(), s_.key_to_end, values_to_end(),
+                           next);
+  }
+  /// What load_update() reads.
+  ChunkPrefetch rows_of_update(const ChunkTokens& tokens) const {
+    ChunkPrefetch rows(part_, tokens);
+    rows.add(p_.in.key, part_.kv_head(), 0, p_.key_dim);
+    rows.add(p_.in.value, part_.kv_head(), 0, p_.value_dim);
+    rows.add(p_.in.gk, part_.q_head, 0, p_.key_dim);
+    rows.add(p_.in.gv, part_.q_head, 0, p_.value_dim);
+    return rows;
+  }
+  /// What load_chunk() reads.
+  ChunkPrefetch rows_of_chunk(const ChunkTokens& tokens) const {
+    ChunkPrefetch rows = rows_of_update(tokens);
+    rows.add(p_.in.query, part_.q_head, 0, p_.key_dim);
+    rows.add(call_.in.d_out, part_.q_head, 0, p_.value_dim);
+    return rows;
+  }
+  /// What run_chunk() writes.
+  ChunkPrefetch rows_of_gradients(const ChunkTokens& tokens) const {
+    ChunkPrefetch rows(part_, tokens);
+    rows.add(call_.wanted.query, part_.q_head, 0, p_.key_dim);
+    rows.add(call_.wanted.gk, part_.q_head, 0, p_.key_dim);
+    rows.add(call_.wanted.gv, part_.q_head, 0, p_.value_dim);
+    if (heads_ > 1) return rows;
+    rows.add(call_.wanted.key, part_.kv_head(), 0, p_.key_dim);
+    rows.add(call_.wanted.value, part_.kv_head(), 0, p_.value_dim);
+    return rows;
   }
   const ChunkRows& values_to_end() const { return has_value_rows() ? s_.value_to_end : s_.value; }
 
@@ -189,7 +217,8 @@ class BackwardTask {
     load_state(part_, p_.in.initial_state, kept(r, 0));
     for (int64_t segment = 0; segment + 1 < segments_.count(); ++segment)
       for (int64_t chunk = 0; chunk < segments_.chunks_each; ++chunk)
-        update(tokens_of(segment, chunk), kept(r, chunk == 0 ? segment : segment + 1), kept(r, segment + 1));
+        update(tokens_of(segment, chunk), kept(r, chunk == 0 ? segment : segment + 1), kept(r, segment + 1),
+               rows_of_update(tokens_of(segment, chunk + 1)));
   }
 
   /// The state before chunk `chunk` of the segment at hand.
@@ -198,7 +227,8 @@ class BackwardTask {
   }
   void find_states(int64_t r, int64_t segment) {
     for (int64_t chunk = 0; chunk + 1 < segments_.num_chunks(segment); ++chunk)
-      update(tokens_of(segment, chunk), state_before(r, segment, chunk), state_at(s_.states, chunk + 1));
+      update(tokens_of(segment, chunk), state_before(r, segment, chunk), state_at(s_.states, chunk + 1),
+             rows_of_chunk(tokens_of(segment, chunk + 1)));
   }
 
   // ---- gradients ----
@@ -210,7 +240,8 @@ class BackwardTask {
     find_scores();
     read_ends(before, after);
     add_pairs();
-    update_state(after.data, after, s_.whole_key_decay, whole_value_decay(), s_.query_to_start, d_outs_to_start());
+    update_state_and_fetch(after.data, after, s_.whole_key_decay, whole_value_decay(), s_.query_to_start,
+                           d_outs_to_start(), rows_of_gradients(tokens_of(segment, chunk - 1)));
     store_rows(part_, s_.d_query, 1, part_.q_head, 0, tokens, call_.wanted.query);
     store_gates(tokens);
     if (heads_ > 1) return share(r, chunk);

@@ -32,16 +32,57 @@ inline void load_rows(const HeadPart& part, const Tensor& t, int64_t head, int64
   std::fill(to.row(count), to.row(kChunk), 0.0f);
 }
 
-/// Asks memory for rows that will be loaded or stored soon. A head's rows lie far apart, where processors do not look
-/// ahead by themselves.
-inline void prefetch_rows(const HeadPart& part, const Tensor& t, int64_t head, int64_t column, int64_t columns,
-                          const ChunkTokens& tokens) {
-  if (!t.present()) return;
-  const TokenRows rows(part, t, head);
-  const int64_t size = bits(t.dtype) / 8;
-  for (int64_t i = 0; i < tokens.count; ++i)
-    for (int64_t at = 0; at < columns * size; at += 64)
-      prefetch(t.data, (rows.offset(tokens.first + i) + column) * size + at);
+/// Asks memory for a chunk's rows that will be loaded or stored soon, a few lines at a time: so many at once would make
+/// the processor wait. A head's rows lie far apart, where processors do not look ahead by themselves.
+class ChunkPrefetch {
+ public:
+  /// Tokens before the first and past the last are none.
+  ChunkPrefetch(const HeadPart& part, const ChunkTokens& tokens) : part_(part), tokens_(tokens) {}
+
+  /// Numbers [column, column + columns) of the tokens' rows.
+  void add(const Tensor& t, int64_t head, int64_t column, int64_t columns) {
+    if (!t.present() || tokens_.first < 0 || tokens_.count <= 0) return;
+    const TokenRows rows(part_, t, head);
+    const int64_t size = bits(t.dtype) / 8;
+    runs_[num_runs_] = {.first = t.as<const std::byte>() + (rows.offset(tokens_.first) + column) * size,
+                        .step = rows.step * size,
+                        .lines = cpu::ceil_div(columns * size, kLine)};
+    lines_ += runs_[num_runs_++].lines * tokens_.count;
+  }
+
+  /// Asks for the next part of `parts` that are about equal.
+  void advance(int64_t parts) {
+    int64_t lines = cpu::ceil_div(lines_, parts);
+    for (; lines > 0 && run_ < num_runs_; --lines) {
+      const Run& run = runs_[run_];
+      prefetch_far(run.first + token_ * run.step + line_ * kLine);
+      if (++line_ < run.lines) continue;
+      line_ = 0;
+      if (++token_ < tokens_.count) continue;
+      token_ = 0, ++run_;
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  struct Run {
+    const std::byte* first;
+    int64_t step, lines;
+  };
+
+  const HeadPart& part_;
+  const ChunkTokens tokens_;
+  Run runs_[9];
+  int num_runs_ = 0, run_ = 0;
+  int64_t lines_ = 0, token_ = 0, line_ = 0;
+};
+
+/// update_state(), and meanwhile memory is asked for `next`.
+inline void update_state_and_fetch(const float* from, const ChunkState& to, const float* key_decay,
+                                   const float* value_decay, const ChunkRows& keys, const ChunkRows& values,
+                                   ChunkPrefetch next) {
+  const int64_t blocks = cpu::ceil_div(to.keys * to.stride, update_block_size());
+  update_state(from, to, key_decay, value_decay, keys, values, [&] { next.advance(blocks); });
 }
 
 inline void store_rows(const HeadPart& part, const ChunkRows& from, float factor, int64_t head, int64_t column,

@@ -1,8 +1,9 @@
-// recurrent_attention on the CPU: a task owns some columns of the state of one query head of one sequence, and takes
-// its tokens in order. Columns do not know of each other, so results depend neither on how they are cut nor on the
-// number of threads.
+// recurrent_attention on the CPU: a task owns some columns of the states of a few neighbouring query heads of one
+// sequence, and takes its tokens in order. Neither columns nor heads know of each other, so results depend neither on
+// how they are cut nor on the number of threads.
 //
-//   chunked   16 tokens at a time by the algebra of chunk.h: products of blocks, in which the state takes part twice
+//   chunked   16 tokens at a time by the algebra of chunk.h: products of blocks, in which the state takes part twice.
+//             All heads of the task take these before any takes the next ones: their rows lie side by side in memory
 //   step      one pass over the state for each token; the state of a single token goes from the initial to the final
 //             one without a stop in between, at the speed of memory
 //
@@ -38,10 +39,11 @@ namespace {
 struct ForwardScratch {
   cpu::ChunkRows query, key, value, out, key_decay, value_decay, from_state;
   cpu::ChunkRows scores, table;
-  float *panel, *whole_key_decay, *whole_value_decay, *state;
+  float *panel, *whole_key_decay, *whole_value_decay;
+  float* states;  ///< of each head
 
-  static ForwardScratch carve(const Problem& p, int64_t block_v, cpu::Carver& carver) {
-    const int64_t columns = std::min(block_v, p.value_dim);
+  static ForwardScratch carve(const Problem& p, const CpuConfig& config, cpu::Carver& carver) {
+    const int64_t columns = std::min<int64_t>(config.block_v, p.value_dim);
     ForwardScratch s;
     s.query = cpu::ChunkRows::take(carver, p.key_dim);
     s.key = cpu::ChunkRows::take(carver, p.key_dim);
@@ -55,12 +57,12 @@ struct ForwardScratch {
     s.panel = carver.take<float>(cpu::kChunk * cpu::padded(p.key_dim));
     s.whole_key_decay = carver.take<float>(cpu::padded(p.key_dim));
     s.whole_value_decay = carver.take<float>(cpu::padded(columns));
-    s.state = carver.take<float>(cpu::ChunkState::size(p.key_dim, columns));
+    s.states = carver.take<float>(config.block_h * cpu::ChunkState::size(p.key_dim, columns));
     return s;
   }
-  static size_t bytes(const Problem& p, int64_t block_v) {
+  static size_t bytes(const Problem& p, const CpuConfig& config) {
     cpu::Carver carver;
-    carve(p, block_v, carver);
+    carve(p, config, carver);
     return carver.used();
   }
 };
@@ -73,31 +75,41 @@ HWY_BEFORE_NAMESPACE();
 namespace ejk::recurrence::HWY_NAMESPACE {
 namespace {
 
-/// The task of one part.
+/// One head's part of a task; `state` keeps its state from one chunk to the next.
 class ForwardPart {
  public:
-  ForwardPart(const HeadPart& part, const RecurrentAttention::Outputs& to, ForwardScratch scratch, bool streams)
+  ForwardPart(const HeadPart& part, const RecurrentAttention::Outputs& to, ForwardScratch scratch, float* state,
+              bool streams)
       : part_(part),
         p_(part.p),
         to_(to),
         s_(scratch),
-        state_(ChunkState::at(s_.state, p_.key_dim, part.columns)),
+        state_(ChunkState::at(state, p_.key_dim, part.columns)),
         streams_(streams) {
     for (ChunkRows* rows : {&s_.value, &s_.out, &s_.value_decay, &s_.from_state})
       rows->columns = part.columns, rows->stride = padded(part.columns);
   }
 
-  void run_chunks() {
-    load_state(part_, p_.in.initial_state, state_);
-    for (int64_t i = 0; i < part_.sequence.length; i += kChunk)
-      run_chunk({.first = i, .count = std::min(kChunk, part_.sequence.length - i)});
-    store_state(part_, state_, to_.final_state);
+  void begin() { load_state(part_, p_.in.initial_state, state_); }
+  void end() { store_state(part_, state_, to_.final_state); }
+
+  /// Meanwhile memory is asked for those tokens of a part that will be computed next.
+  void run_chunk(const ChunkTokens& tokens, const HeadPart& next_part, const ChunkTokens& next_tokens) {
+    load(tokens);
+    if (to_.out.present()) {
+      read_chunk();
+      store_out(tokens);
+    }
+    decay_to_end(s_.key_decay, s_.key, s_.key, s_.whole_key_decay);
+    if (has_value_gates()) decay_to_end(s_.value_decay, s_.value, s_.value, s_.whole_value_decay);
+    update_state_and_fetch(state_.data, state_, s_.whole_key_decay, has_value_gates() ? s_.whole_value_decay : nullptr,
+                           s_.key, s_.value, rows_of(next_part, next_tokens));
   }
 
   void run_steps() {
     const int64_t length = part_.sequence.length;
     if (length == 1 && (step_between<float>(DType::f32) || step_between<bf16_t>(DType::bf16))) return;
-    load_state(part_, p_.in.initial_state, state_);
+    begin();
     for (int64_t i = 0; i < length; i += kChunk) {
       const ChunkTokens tokens{.first = i, .count = std::min(kChunk, length - i)};
       load(tokens);
@@ -105,7 +117,7 @@ class ForwardPart {
         step_state(token(r), state_.values, state_.data, state_.stride, state_.data, state_.stride);
       store_out(tokens);
     }
-    store_state(part_, state_, to_.final_state);
+    end();
   }
 
  private:
@@ -120,32 +132,8 @@ class ForwardPart {
     if (has_value_gates()) load_value_decays(part_, tokens, s_.value_decay);
   }
 
-  // Of the next chunk, a tensor at a time between products: so many lines at once would make the processor wait.
-  void prefetch_keys(const Tensor& t, int64_t head) { prefetch_rows(part_, t, head, 0, p_.key_dim, next_); }
-  void prefetch_values(const Tensor& t, int64_t head) {
-    prefetch_rows(part_, t, head, part_.column, part_.columns, next_);
-  }
-
   void store_out(const ChunkTokens& tokens) {
     store_rows(part_, s_.out, static_cast<float>(p_.scale), part_.q_head, part_.column, tokens, to_.out);
-  }
-
-  void run_chunk(const ChunkTokens& tokens) {
-    load(tokens);
-    next_ = {.first = tokens.first + kChunk,
-             .count = std::min(kChunk, part_.sequence.length - tokens.first - kChunk)};  // none: below 1
-    prefetch_keys(p_.in.key, part_.kv_head());
-    if (to_.out.present()) {
-      read_chunk();
-      store_out(tokens);
-    }
-    prefetch_values(to_.out, part_.q_head);
-    prefetch_values(p_.in.gv, part_.q_head);
-    decay_to_end(s_.key_decay, s_.key, s_.key, s_.whole_key_decay);
-    prefetch_keys(p_.in.query, part_.q_head);
-    if (has_value_gates()) decay_to_end(s_.value_decay, s_.value, s_.value, s_.whole_value_decay);
-    update_state(state_.data, state_, s_.whole_key_decay, has_value_gates() ? s_.whole_value_decay : nullptr, s_.key,
-                 s_.value);
   }
 
   /// What the chunk's tokens read from the state that it finds and from each other.
@@ -156,17 +144,27 @@ class ForwardPart {
       if (has_token_gates()) decay_table(s_.key_decay, s_.table);
       plain_scores(s_.query, s_.key, has_token_gates() ? s_.table : ChunkRows(), s_.panel, s_.scores);
     }
-    prefetch_values(p_.in.value, part_.kv_head());
     decay_from_start(s_.key_decay, s_.query, s_.query);
     if (!has_value_gates()) {
       weighted_sums<false>(s_.scores, s_.value, s_.out);
-      prefetch_keys(p_.in.gk, part_.q_head);
       return read_state<true>(state_, s_.query, s_.out);
     }
     decayed_sums(s_.scores, s_.value, s_.value_decay, s_.out);
     read_state<false>(state_, s_.query, s_.from_state);
     decay_from_start(s_.value_decay, s_.from_state, s_.from_state);
     add_rows(s_.from_state, s_.out);
+  }
+
+  /// Everything that a chunk of a part loads and stores.
+  ChunkPrefetch rows_of(const HeadPart& part, const ChunkTokens& tokens) const {
+    ChunkPrefetch rows(part, tokens);
+    rows.add(p_.in.key, part.kv_head(), 0, p_.key_dim);
+    rows.add(p_.in.value, part.kv_head(), part.column, part.columns);
+    rows.add(p_.in.query, part.q_head, 0, p_.key_dim);
+    rows.add(p_.in.gk, part.q_head, 0, p_.key_dim);
+    rows.add(p_.in.gv, part.q_head, part.column, part.columns);
+    rows.add(to_.out, part.q_head, part.column, part.columns);
+    return rows;
   }
 
   StepToken token(int64_t i) const {
@@ -211,14 +209,35 @@ class ForwardPart {
   ForwardScratch s_;
   const ChunkState state_;
   const bool streams_;  ///< states are larger than the caches
-  ChunkTokens next_ = {};
 };
 
-void forward_part(const HeadPart& part, const RecurrentAttention::Outputs& to, const CpuConfig& config, bool streams,
-                  std::byte* memory) {
+/// The task of `heads` parts: `first` and the same of the heads after it.
+void forward_parts(const HeadPart& first, int64_t heads, const RecurrentAttention::Outputs& to, const CpuConfig& config,
+                   bool streams, std::byte* memory) {
   cpu::Carver carver(memory);
-  ForwardPart task(part, to, ForwardScratch::carve(part.p, config.block_v, carver), streams);
-  config.chunk == 1 || part.sequence.length <= kMostSteps ? task.run_steps() : task.run_chunks();
+  const ForwardScratch scratch = ForwardScratch::carve(first.p, config, carver);
+  const auto head_part = [&](int64_t h) {
+    HeadPart part = first;
+    part.q_head += h;
+    return part;
+  };
+  const auto task_of = [&](int64_t h) {
+    float* state = scratch.states + h * ChunkState::size(first.p.key_dim, first.columns);
+    return ForwardPart(head_part(h), to, scratch, state, streams);
+  };
+  const int64_t length = first.sequence.length;
+  const auto chunk_from = [&](int64_t i) { return ChunkTokens{.first = i, .count = std::min(kChunk, length - i)}; };
+  if (config.chunk == 1 || length <= kMostSteps) {
+    for (int64_t h = 0; h < heads; ++h) task_of(h).run_steps();
+    return;
+  }
+  for (int64_t h = 0; h < heads; ++h) task_of(h).begin();
+  for (int64_t i = 0; i < length; i += kChunk)
+    for (int64_t h = 0; h < heads; ++h) {
+      const bool is_last = h + 1 == heads;
+      task_of(h).run_chunk(chunk_from(i), head_part(is_last ? 0 : h + 1), chunk_from(is_last ? i + kChunk : i));
+    }
+  for (int64_t h = 0; h < heads; ++h) task_of(h).end();
 }
 
 }  // namespace
@@ -229,13 +248,13 @@ HWY_AFTER_NAMESPACE();
 namespace ejk::recurrence {
 namespace {
 
-HWY_EXPORT(forward_part);
+HWY_EXPORT(forward_parts);
 
 /// States that a last-level cache of today does not hold twice.
 constexpr double kStreamedBytes = 16e6;
 
 int64_t num_tasks(const Problem& p, const CpuConfig& config) {
-  return p.num_sequences * p.num_q_heads * cpu::ceil_div(p.value_dim, config.block_v);
+  return p.num_sequences * cpu::ceil_div(p.num_q_heads, config.block_h) * cpu::ceil_div(p.value_dim, config.block_v);
 }
 
 }  // namespace
@@ -244,28 +263,31 @@ size_t forward_cpu_workspace(const Call<RecurrentAttention>& call, const CpuConf
                              const DeviceProperties& device) {
   const Problem p = make_problem(call.inputs, call.params);
   const int64_t workers = std::min<int64_t>(num_tasks(p, config), std::max(device.num_units, cpu::num_threads()));
-  return static_cast<size_t>(workers) * ForwardScratch::bytes(p, config.block_v);
+  return static_cast<size_t>(workers) * ForwardScratch::bytes(p, config);
 }
 
 void forward_cpu(const Call<RecurrentAttention>& call, const CpuConfig& config, const RunContext& context) {
   const Problem p = make_problem(call.inputs, call.params);
   const bool overlapping = survey_sequences(p, context.status);
   clear_gaps(p, overlapping, call.outputs.out);
-  const size_t scratch = ForwardScratch::bytes(p, config.block_v);
+  const size_t scratch = ForwardScratch::bytes(p, config);
   const int64_t blocks = cpu::ceil_div(p.value_dim, config.block_v);
+  const int64_t groups = cpu::ceil_div(p.num_q_heads, config.block_h);
   const bool streams = bytes_of({&call.outputs.final_state, 1}) > kStreamedBytes;
   cpu::parallel_for(
       num_tasks(p, config),
       [&](int64_t task, int worker) {
-        const int64_t column = task % blocks * config.block_v, index = task / blocks / p.num_q_heads;
+        const int64_t column = task % blocks * config.block_v, index = task / blocks / groups;
+        const int64_t q_head = task / blocks % groups * config.block_h;
         const HeadPart part{.p = p,
                             .sequence = p.sequence(index, nullptr),
                             .index = index,
-                            .q_head = task / blocks % p.num_q_heads,
+                            .q_head = q_head,
                             .column = column,
                             .columns = std::min<int64_t>(config.block_v, p.value_dim - column)};
-        HWY_DYNAMIC_DISPATCH(forward_part)
-        (part, call.outputs, config, streams, context.workspace.data() + static_cast<size_t>(worker) * scratch);
+        HWY_DYNAMIC_DISPATCH(forward_parts)
+        (part, std::min<int64_t>(config.block_h, p.num_q_heads - q_head), call.outputs, config, streams,
+         context.workspace.data() + static_cast<size_t>(worker) * scratch);
       },
       overlapping ? 1 : static_cast<int>(context.workspace.size() / scratch));
 }

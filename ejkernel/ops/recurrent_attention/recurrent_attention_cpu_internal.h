@@ -13,17 +13,19 @@
 
 namespace ejk::recurrence {
 
-/// How many tokens a state takes up together, and the part of it that a task owns. Changes speed, and results by
-/// rounding only.
+/// How many tokens a state takes up together, and what a task owns. Changes speed; `chunk` also results, by rounding.
 struct CpuConfig {
   int chunk = static_cast<int>(cpu::kChunk);
   int block_v = 512;
+  int block_h = 1;
 
   static constexpr auto fields() {
     return std::array{config_field<&CpuConfig::chunk, 1, static_cast<int>(cpu::kChunk)>(
                           "chunk", "tokens that a state takes up together; 1: the step form"),
                       config_field<&CpuConfig::block_v, 16, 32, 64, 128, 256, 512>(
-                          "block_v", "columns of the state that a task owns")};
+                          "block_v", "columns of the state that a task owns"),
+                      config_field<&CpuConfig::block_h, 1, 2, 4, 8>(
+                          "block_h", "query heads of which a task takes a chunk each in turn")};
   }
 };
 

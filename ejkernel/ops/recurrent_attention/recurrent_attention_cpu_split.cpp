@@ -35,15 +35,23 @@ CpuConfig cpu_heuristic(const Call<RecurrentAttention>& call, const DeviceProper
   const int64_t states = p.num_sequences * p.num_q_heads;
   while (config.block_v > 16 && states * cpu::ceil_div(p.value_dim, config.block_v) < device.num_units)
     config.block_v /= 2;
+  // Rows of neighbouring heads lie side by side: as many together as make equal tasks, one for every thread, or several
+  // where sequences may differ in length.
+  const int64_t wanted = (p.num_sequences > 1 ? 4 : 1) * device.num_units;
+  const int64_t tasks = states * cpu::ceil_div(p.value_dim, config.block_v);
+  const auto makes_equal_tasks = [&](int64_t heads) { return p.num_q_heads % heads == 0 && tasks / heads >= wanted; };
+  while (config.chunk > 1 && config.block_h < 8 && makes_equal_tasks(2 * config.block_h)) config.block_h *= 2;
   return config;
 }
 
 std::vector<CpuConfig> cpu_candidates(const Call<RecurrentAttention>& call) {
-  const int64_t value_dim = call.inputs.value.shape[-1];
+  const Problem p = make_problem(call.inputs, call.params);
   std::vector<CpuConfig> all;
   for (const int chunk : {1, static_cast<int>(cpu::kChunk)})
     for (const int block_v : {16, 32, 64, 128, 256, 512})
-      if (block_v == 16 || block_v / 2 < value_dim) all.push_back({.chunk = chunk, .block_v = block_v});
+      for (const int block_h : {1, 2, 4, 8})
+        if ((block_v == 16 || block_v / 2 < p.value_dim) && (block_h == 1 || block_h <= p.num_q_heads))
+          all.push_back({.chunk = chunk, .block_v = block_v, .block_h = block_h});
   return all;
 }
 
@@ -53,8 +61,9 @@ Cost cpu_cost(const Call<RecurrentAttention>& call, const CpuConfig& config) {
   const double keys = static_cast<double>(p.key_dim),
                values = static_cast<double>(p.value_dim) / static_cast<double>(blocks);
   const double pairs = config.chunk == 1 ? 0 : 2.0 * config.chunk * (keys + values);
-  return {.tasks = num_states(p) * static_cast<double>(blocks),
-          .task_flops = static_cast<double>(typical_length(p)) * (4 * keys * values + pairs)};
+  const double heads = std::min(config.block_h, static_cast<int>(p.num_q_heads));
+  return {.tasks = num_states(p) * static_cast<double>(blocks) / heads,
+          .task_flops = heads * static_cast<double>(typical_length(p)) * (4 * keys * values + pairs)};
 }
 
 CpuBackwardConfig cpu_heuristic(const Call<RecurrentAttentionBackward>& call, const DeviceProperties&) {

@@ -177,10 +177,10 @@ TEST(RecurrentAttentionCpu, results_depend_neither_on_cuts_nor_on_the_number_of_
     longer.tokens += 200;
     const Drawn drawn(longer, 2);
     std::vector<Array> first;
-    for (const auto& [threads, block_v, segment] : {std::array{1, 512, 4}, {2, 16, 64}, {5, 32, 8}}) {
+    for (const auto& [threads, block_v, block_h, segment] : {std::array{1, 512, 1, 4}, {2, 16, 2, 64}, {5, 32, 8, 8}}) {
       const cpu::ScopedNumThreads scoped(threads);
-      std::vector<Array> results =
-          all_of(recurrent_attention(drawn.in, drawn.params, by_cpu({{"chunk", 16}, {"block_v", block_v}})));
+      std::vector<Array> results = all_of(recurrent_attention(
+          drawn.in, drawn.params, by_cpu({{"chunk", 16}, {"block_v", block_v}, {"block_h", block_h}})));
       for (const Array& a : all_of(execute<Backward>(drawn.in, drawn.params, by_cpu({{"segment", segment}}))))
         results.push_back(a);
       if (first.empty()) first = results;
@@ -188,6 +188,21 @@ TEST(RecurrentAttentionCpu, results_depend_neither_on_cuts_nor_on_the_number_of_
         EXPECT_TRUE(same_bits(results[n], first[n])) << name_of(s) << " threads " << threads << " output " << n;
     }
   }
+}
+
+TEST(RecurrentAttentionCpu, heads_are_taken_together_as_long_as_every_thread_has_a_task) {
+  const auto heads_of = [](int64_t sequences, int64_t tokens, int64_t heads, int threads) {
+    const Tensor rows(nullptr, DType::f32, {sequences, tokens, heads, 64});
+    const Call<RecurrentAttention> call{
+        .inputs = {.query = rows, .key = rows, .value = rows}, .params = {}, .outputs = {}};
+    return recurrence::cpu_heuristic(call, {.num_units = threads}).block_h;
+  };
+  EXPECT_EQ(heads_of(1, 4096, 8, 2), 4);
+  EXPECT_EQ(heads_of(1, 4096, 8, 1), 8);
+  EXPECT_EQ(heads_of(1, 4096, 8, 16), 1);
+  EXPECT_EQ(heads_of(1, 4096, 6, 2), 2) << "four would leave one thread two heads of six";
+  EXPECT_EQ(heads_of(4, 4096, 8, 2), 4) << "sequences may differ in length: several tasks for each thread";
+  EXPECT_EQ(heads_of(64, 1, 8, 2), 1) << "single tokens stream through their states";
 }
 
 TEST(RecurrentAttentionCpu, a_single_token_goes_from_state_to_state_in_any_dtype) {

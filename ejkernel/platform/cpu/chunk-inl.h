@@ -280,27 +280,40 @@ HWY_INLINE void update_block(const float* from, const ChunkState& s, int64_t row
 }
 
 /// All rows of kVectors vectors of columns.
-template <int kVectors>
+template <int kVectors, class Between>
 HWY_INLINE void update_columns(const float* from, const ChunkState& s, int64_t column, const float* key_decay,
-                               const float* value_decay, const ChunkRows& keys, const ChunkRows& values) {
+                               const float* value_decay, const ChunkRows& keys, const ChunkRows& values,
+                               Between between) {
   constexpr int kRows = gemm_detail::kRows;
   int64_t row = 0;
-  for (; row + kRows <= s.keys; row += kRows)
+  for (; row + kRows <= s.keys; row += kRows) {
+    between();
     update_block<kRows, kVectors>(from, s, row, column, key_decay, value_decay, keys, values);
+  }
   for (; row < s.keys; ++row) update_block<1, kVectors>(from, s, row, column, key_decay, value_decay, keys, values);
 }
 
 }  // namespace chunk_detail
 
 /// to = (key_decay ⊗ value_decay) ∘ from + Σ_j keys_j ⊗ values_j; without a value_decay, 1 in its place. `from` lies
-/// as `to` does, and may be its data.
-HWY_NOINLINE inline void update_state(const float* from, const ChunkState& to, const float* key_decay,
-                                      const float* value_decay, const ChunkRows& keys, const ChunkRows& values) {
+/// as `to` does, and may be its data. `between` is called before each block of at most
+/// update_block_size() numbers.
+template <class Between>
+HWY_NOINLINE void update_state(const float* from, const ChunkState& to, const float* key_decay,
+                               const float* value_decay, const ChunkRows& keys, const ChunkRows& values,
+                               Between between) {
   int64_t column = 0;
   for (; column + lanes() < to.values; column += 2 * lanes())
-    chunk_detail::update_columns<2>(from, to, column, key_decay, value_decay, keys, values);
-  if (column < to.values) chunk_detail::update_columns<1>(from, to, column, key_decay, value_decay, keys, values);
+    chunk_detail::update_columns<2>(from, to, column, key_decay, value_decay, keys, values, between);
+  if (column < to.values)
+    chunk_detail::update_columns<1>(from, to, column, key_decay, value_decay, keys, values, between);
 }
+inline void update_state(const float* from, const ChunkState& to, const float* key_decay, const float* value_decay,
+                         const ChunkRows& keys, const ChunkRows& values) {
+  update_state(from, to, key_decay, value_decay, keys, values, [] {});
+}
+/// Numbers of the state in the largest block of an update.
+HWY_INLINE int64_t update_block_size() { return gemm_detail::kRows * 2 * lanes(); }
 
 /// out_i = or += x_i S
 template <bool kAdd>
