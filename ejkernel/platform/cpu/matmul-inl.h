@@ -24,6 +24,11 @@ HWY_INLINE FloatV load_right(const B* from) {
 }
 HWY_INLINE WordV load_right(const Pair* from) { return hn::LoadU(WordTag(), &from->bits); }
 
+/// Asks the second-level cache for numbers that are needed later.
+HWY_INLINE void prefetch_bytes(const void* from, int64_t count) {
+  for (int64_t at = 0; at < count; at += 64) prefetch_far(static_cast<const std::byte*>(from) + at);
+}
+
 template <int kRow, int kNumRows, class E, class V>
 HWY_INLINE void step(const E* a, V b0, V b1, FloatV& c0, FloatV& c1) {
   if constexpr (kRow < kNumRows) {
@@ -163,22 +168,29 @@ HWY_NOINLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const 
 }
 
 /// The same of few rows, at most max_streamed_rows(), and a right factor of floats, f16 or bf16 whose rows lie in
-/// memory and which is not scaled. Nothing of it is copied: it is read once, kStreamed rows side by side.
+/// memory and which is not scaled. Nothing of it is copied: it is read once, a few of its rows side by side, while the
+/// second-level cache is asked for those that follow.
 template <class B>
 HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlock& at, bool add,
                                const MatmulScratch<float>& s) {
-  constexpr int64_t kStreamed = 16;  // as many streams as the processor's prefetchers follow
+  // Sums are loaded and stored once for every `streamed` rows. The fewer of them, the nearer to the order of memory.
+  constexpr int64_t kStreamed = 16, kAhead = 32;
+  const int64_t streamed = at.rows <= 4 ? kStreamed / 2 : kStreamed;
   const int64_t width = 2 * lanes(), whole = at.columns / width * width;
   for (int64_t k = 0; k < at.count; k += kDepthBlock) {
     const int64_t block_end = std::min(at.count, k + kDepthBlock);
     pack_left(a, at.row, at.rows, matmul_detail::kMaxRows, at.depth + k, block_end - k, block_end - k, s.turned,
               s.left);
-    for (int64_t i = k; i < block_end; i += kStreamed) {
-      const int64_t count = std::min(kStreamed, block_end - i);
+    for (int64_t i = k; i < block_end; i += streamed) {
+      const int64_t count = std::min(streamed, block_end - i);
+      const int64_t num_ahead = std::clamp<int64_t>(at.count - (i + kAhead), 0, streamed);
       const B* rows = b + (at.depth + i) * b_stride + at.column;
-      for (int64_t n = 0; n < whole; n += width)
+      for (int64_t n = 0; n < whole; n += width) {
+        for (int64_t r = 0; r < num_ahead; ++r)
+          matmul_detail::prefetch_bytes(rows + (kAhead + r) * b_stride + n, width * static_cast<int64_t>(sizeof(B)));
         matmul_detail::multiply_strip(at.rows, count, s.left + (i - k), rows + n, b_stride, s.c + n, s.c_stride,
                                       add || i > 0);
+      }
       if (whole == at.columns) continue;
       HWY_ALIGN B last[kStreamed * kMaxStripColumns] = {};
       for (int64_t r = 0; r < count; ++r)
