@@ -23,8 +23,8 @@ struct CpuConfig {
   static constexpr auto fields() {
     return std::array{
         config_field<&CpuConfig::block_rows, 64, 128, 256, 512>("block_rows", "rows of out that a task computes"),
-        config_field<&CpuConfig::block_columns, 64, 128, 256, 512>("block_columns",
-                                                                   "columns of out that a task computes"),
+        config_field<&CpuConfig::block_columns, 64, 128, 256, 512, 1024, 2048>("block_columns",
+                                                                               "columns of out that a task computes"),
         config_field<&CpuConfig::bf16_dot, 0, 1, 2>(
             "bf16_dot",
             "1: bf16 numbers and 8-bit codes are multiplied as they are, two by two; 2: likewise, on the processor's "

@@ -18,6 +18,13 @@ int64_t average_rows(const Product& p) {
   return p.ragged == Ragged::rows ? cpu::ceil_div(p.rows, std::max<int64_t>(p.num_groups, 1)) : p.rows;
 }
 
+/// Whether most groups have few rows, and read b as it lies in memory (platform/cpu/matmul-inl.h, stream_block).
+bool streams(const Product& p) {
+  constexpr int64_t kFewRows = 14;
+  return average_rows(p) <= kFewRows && p.b.matrix.column == 1 && p.b.scale.data == nullptr &&
+         bits(p.b.matrix.dtype) > 8;
+}
+
 int64_t cut_of(const Mask& one, int64_t one_extent, const Mask& other, int64_t other_extent) {
   assert(one.data == nullptr || other.data == nullptr || one_extent == other_extent);
   return one.data != nullptr ? one_extent : other.data != nullptr ? other_extent : 0;
@@ -71,6 +78,8 @@ CpuConfig cpu_heuristic(const Product& p, const DeviceProperties& device) {
   config.block_rows = 512;
   const int64_t rows = average_rows(p);
   while (config.block_rows > 64 && rows <= config.block_rows / 2) config.block_rows /= 2;
+  // Long pieces of b's rows: memory is read in the order of its pages.
+  if (streams(p)) config.block_columns = 2048;
   // Enough tasks that threads finish together, as long as columns are wide enough to pay for packing the rows.
   const auto are_few = [&] { return TaskMap::most_tasks(p, config) < 8 * device.num_units; };
   if (config.block_rows == 512 && are_few()) config.block_rows = 256;
@@ -81,10 +90,14 @@ CpuConfig cpu_heuristic(const Product& p, const DeviceProperties& device) {
 std::vector<CpuConfig> cpu_candidates(const Product& p) {
   std::vector<CpuConfig> all;
   const int dots = !fits_pairs(p) ? 1 : cpu::matrix_unit() == nullptr ? 2 : 3;
+  const auto add = [&](int block_rows, int block_columns) {
+    for (int dot = 0; dot < dots; ++dot)
+      all.push_back({.block_rows = block_rows, .block_columns = block_columns, .bf16_dot = dot});
+  };
   for (const int block_rows : {64, 128, 256, 512})
-    for (const int block_columns : {64, 128, 256, 512})
-      for (int dot = 0; dot < dots; ++dot)
-        all.push_back({.block_rows = block_rows, .block_columns = block_columns, .bf16_dot = dot});
+    for (const int block_columns : {64, 128, 256, 512}) add(block_rows, block_columns);
+  if (streams(p))
+    for (const int block_columns : {1024, 2048}) add(64, block_columns);
   return all;
 }
 
@@ -92,7 +105,7 @@ Cost cpu_cost(const Product& p, const CpuConfig& config) {
   const int64_t rows = std::min<int64_t>(average_rows(p), config.block_rows);
   const int64_t depth = p.ragged == Ragged::depth ? p.depth / std::max<int64_t>(p.num_groups, 1) : p.depth;
   return {.tasks = static_cast<double>(TaskMap::most_tasks(p, config)),
-          .task_flops = 2.0 * static_cast<double>(rows) * config.block_columns * static_cast<double>(depth),
+          .task_flops = 2.0 * static_cast<double>(rows * std::min<int64_t>(p.columns, config.block_columns) * depth),
           .arithmetic = uses_pairs(p, config) ? DType::bf16 : DType::f32};
 }
 

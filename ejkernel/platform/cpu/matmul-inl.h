@@ -124,14 +124,10 @@ HWY_INLINE void multiply_strip(int64_t rows, int64_t k, const E* a, const B* b, 
   block<kMaxRows>(k, a, b, b_stride, c, c_stride, add);
 }
 
-}  // namespace matmul_detail
-
-/// Sums of a block, s.c = or += a * b, with packed factors. Each sum runs along the depth, one number or pair after the
-/// other (a matrix unit: 32 numbers after the others): it depends on nothing else. Rows and columns of s.c that only
-/// complete panels and strips are written too.
+/// multiply_block of at most kPackedColumns.
 template <class E>
-HWY_NOINLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
-                                 bool add, const MatmulScratch<E>& s) {
+HWY_NOINLINE void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
+                                   bool add, const MatmulScratch<E>& s) {
   const int64_t panel = unit != nullptr ? kUnitRows : matmul_detail::kMaxRows;
   const int64_t width = unit != nullptr ? kUnitColumns : 2 * lanes();
   constexpr int64_t kNumbers = std::is_same_v<E, Pair> ? 2 * kDepthBlock : kDepthBlock;
@@ -167,6 +163,23 @@ HWY_NOINLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const 
   }
 }
 
+}  // namespace matmul_detail
+
+/// Sums of a block, s.c = or += a * b, with packed factors. Each sum runs along the depth, one number or pair after the
+/// other (a matrix unit: 32 numbers after the others): it depends on nothing else. Rows and columns of s.c that only
+/// complete panels and strips are written too.
+template <class E>
+HWY_INLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
+                               bool add, const MatmulScratch<E>& s) {
+  for (int64_t n = 0; n < at.columns; n += kPackedColumns) {
+    MatmulBlock part = at;
+    part.column += n, part.columns = std::min(kPackedColumns, at.columns - n);
+    MatmulScratch<E> of_part = s;
+    of_part.c += n;
+    matmul_detail::multiply_columns(unit, a, b, part, add, of_part);
+  }
+}
+
 /// The same of few rows, at most max_streamed_rows(), and a right factor of floats, f16 or bf16 whose rows lie in
 /// memory and which is not scaled. Nothing of it is copied: it is read once, a few of its rows side by side, while the
 /// second-level cache is asked for those that follow.
@@ -174,8 +187,8 @@ template <class B>
 HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlock& at, bool add,
                                const MatmulScratch<float>& s) {
   // Sums are loaded and stored once for every `streamed` rows. The fewer of them, the nearer to the order of memory.
-  constexpr int64_t kStreamed = 16, kAhead = 32;
-  const int64_t streamed = at.rows <= 4 ? kStreamed / 2 : kStreamed;
+  constexpr int64_t kStreamed = 16;
+  const int64_t streamed = at.rows <= 4 ? kStreamed / 2 : kStreamed, ahead = 2 * streamed;
   const int64_t width = 2 * lanes(), whole = at.columns / width * width;
   for (int64_t k = 0; k < at.count; k += kDepthBlock) {
     const int64_t block_end = std::min(at.count, k + kDepthBlock);
@@ -183,11 +196,11 @@ HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, co
               s.left);
     for (int64_t i = k; i < block_end; i += streamed) {
       const int64_t count = std::min(streamed, block_end - i);
-      const int64_t num_ahead = std::clamp<int64_t>(at.count - (i + kAhead), 0, streamed);
+      const int64_t num_ahead = std::clamp<int64_t>(at.count - (i + ahead), 0, streamed);
       const B* rows = b + (at.depth + i) * b_stride + at.column;
       for (int64_t n = 0; n < whole; n += width) {
         for (int64_t r = 0; r < num_ahead; ++r)
-          matmul_detail::prefetch_bytes(rows + (kAhead + r) * b_stride + n, width * static_cast<int64_t>(sizeof(B)));
+          matmul_detail::prefetch_bytes(rows + (ahead + r) * b_stride + n, width * static_cast<int64_t>(sizeof(B)));
         matmul_detail::multiply_strip(at.rows, count, s.left + (i - k), rows + n, b_stride, s.c + n, s.c_stride,
                                       add || i > 0);
       }

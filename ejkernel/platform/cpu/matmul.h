@@ -35,6 +35,9 @@ struct Factor {
 /// columns) and the sums of a task stay in the second-level cache, and a panel of rows of the left in the first.
 inline constexpr int64_t kDepthBlock = 256;
 
+/// Columns of the right factor that are packed at a time.
+inline constexpr int64_t kPackedColumns = 512;
+
 /// Elements from row to row of a packed left factor: constant, so that all rows are addressed from one pointer, and
 /// apart in the sets of the first-level cache.
 inline constexpr int64_t kLeftStride = kDepthBlock + 16;
@@ -58,7 +61,7 @@ struct MatmulScratch {
   E* left;        ///< a panel: [row][kLeftStride]
   E* right;       ///< strips of columns: [strip][element of the depth][column]
   float* c;       ///< sums: [row][c_stride]; from multiply_block on those of padding are anything finite or not
-  float* turned;  ///< rows on their way into panels or strips, and columns of sums on their way out
+  float* turned;  ///< rows on their way into panels or strips, columns of sums on their way out, or a row of floats
   int64_t c_stride;
 
   static MatmulScratch carve(Carver& carver, int64_t most_rows, int64_t most_columns) {
@@ -66,9 +69,10 @@ struct MatmulScratch {
     // Not a power of two: rows of sums lie apart in the sets of the caches.
     s.c_stride = round_up(most_columns, kMaxStripColumns) + kMaxLanes;
     s.left = carver.take<E>(kMaxPanelRows * kLeftStride);
-    s.right = carver.take<E>(kDepthBlock * round_up(most_columns, kMaxStripColumns));
+    s.right = carver.take<E>(kDepthBlock * round_up(std::min(most_columns, kPackedColumns), kMaxStripColumns));
     s.c = carver.take<float>((most_rows + kMaxPanelRows) * s.c_stride);
-    s.turned = carver.take<float>(kMaxLanes * std::max<int64_t>(padded(most_rows), 128));
+    s.turned =
+        carver.take<float>(std::max(kMaxLanes * std::max<int64_t>(padded(most_rows), 128), padded(most_columns)));
     return s;
   }
 };

@@ -184,6 +184,16 @@ TEST_P(MatmulPieces, every_number_of_rows_and_columns_is_right) {
   }
 }
 
+TEST_P(MatmulPieces, columns_around_those_packed_at_a_time_are_right) {
+  const testing::ScopedEmulatedMatrixUnit unit;
+  for (const int way : {0, 1, 2, 3}) {
+    const DType dtype = way == 1 || way == 2 ? DType::bf16 : DType::f32;
+    const Numbers a(random, dtype, 6, 20, true), b(random, dtype, 20, 2 * kPackedColumns + 10, true);
+    for (const int64_t columns : {kPackedColumns - 1, kPackedColumns, kPackedColumns + 1, 2 * kPackedColumns + 3})
+      check(way, a, b, {.row = 1, .rows = 5, .column = 2, .columns = columns, .depth = 1, .count = 18});
+  }
+}
+
 TEST_P(MatmulPieces, depths_around_the_ends_of_blocks_are_right) {
   const testing::ScopedEmulatedMatrixUnit unit;
   for (const int way : {0, 1, 2, 3}) {
