@@ -24,11 +24,6 @@ HWY_INLINE FloatV load_right(const B* from) {
 }
 HWY_INLINE WordV load_right(const Pair* from) { return hn::LoadU(WordTag(), &from->bits); }
 
-/// Asks the second-level cache for numbers that are needed later.
-HWY_INLINE void prefetch_bytes(const void* from, int64_t count) {
-  for (int64_t at = 0; at < count; at += 64) prefetch_far(static_cast<const std::byte*>(from) + at);
-}
-
 template <int kRow, int kNumRows, class E, class V>
 HWY_INLINE void step(const E* a, V b0, V b1, FloatV& c0, FloatV& c1) {
   if constexpr (kRow < kNumRows) {
@@ -128,8 +123,9 @@ HWY_INLINE void multiply_strip(int64_t rows, int64_t k, const E* a, const B* b, 
 template <class E>
 HWY_NOINLINE void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
                                    bool add, const MatmulScratch<E>& s) {
-  const int64_t panel = unit != nullptr ? kUnitRows : matmul_detail::kMaxRows;
+  const int64_t panel = unit != nullptr ? kUnitRows : kMaxRows;
   const int64_t width = unit != nullptr ? kUnitColumns : 2 * lanes();
+  constexpr int64_t kPrefetchStrips = 4;
   constexpr int64_t kNumbers = std::is_same_v<E, Pair> ? 2 * kDepthBlock : kDepthBlock;
   for (int64_t k = 0; k < at.count; k += kNumbers, add = true) {
     const int64_t count = std::min(kNumbers, at.count - k);
@@ -137,11 +133,16 @@ HWY_NOINLINE void multiply_columns(const MatrixUnit* unit, const Factor& a, cons
     const int64_t length = unit != nullptr ? round_up(units<E>(count), kUnitColumns / 2) : units<E>(count);
     pack_right(b, at.depth + k, count, length, at.column, at.columns, width, s.turned, s.right);
     for (int64_t m = 0; m < at.rows; m += panel) {
-      const int64_t rows = std::min(panel, at.rows - m);
+      const int64_t rows = std::min(panel, at.rows - m), next_rows = std::min(panel, at.rows - m - rows);
       pack_left(a, at.row + m, rows, panel, at.depth + k, count, length, s.turned, s.left);
       const E* strip = s.right;
       float* c = s.c + m * s.c_stride;
       for (int64_t n = 0; n < at.columns; n += width, strip += length * width, c += width) {
+        // The next panel, beside the last strips: what is asked for earlier does not stay in the cache.
+        const int64_t strips_left = ceil_div(at.columns - n, width);
+        if (strips_left <= kPrefetchStrips)
+          prefetch_left(a, at.row + m + panel, next_rows, at.depth + k, count, kPrefetchStrips - strips_left,
+                        kPrefetchStrips);
         if constexpr (std::is_same_v<E, Pair>) {
           if (unit != nullptr) {
             unit->multiply({.m = round_up(rows, kUnitRows / 2),
@@ -157,7 +158,7 @@ HWY_NOINLINE void multiply_columns(const MatrixUnit* unit, const Factor& a, cons
             continue;
           }
         }
-        matmul_detail::multiply_strip(rows, length, s.left, strip, width, c, s.c_stride, add);
+        multiply_strip(rows, length, s.left, strip, width, c, s.c_stride, add);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "ejkernel/platform/cpu/matmul.h"
 
@@ -87,6 +88,11 @@ HWY_INLINE void prefetch_line(const Factor& f, int64_t row, int64_t rows, int64_
     for (int64_t at = 0; at < count * size; at += 64) prefetch(f.data, (r * f.row + column * f.column) * size + at);
 }
 
+/// Asks the second-level cache for bytes that are needed later.
+HWY_INLINE void prefetch_bytes(const void* from, int64_t count) {
+  for (int64_t at = 0; at < count; at += 64) prefetch_far(static_cast<const std::byte*>(from) + at);
+}
+
 /// A row of the right factor, or two that make pairs, on its way into strips.
 template <class E>
 class Line {
@@ -165,6 +171,17 @@ HWY_NOINLINE void pack_left(const Factor& a, int64_t row, int64_t rows, int64_t 
   }
   for (int64_t r = 0; r < rows; ++r) std::fill(to + r * kLeftStride + length, to + r * kLeftStride + padded_depth, E{});
   for (int64_t r = rows; r < padded_rows; ++r) std::fill_n(to + r * kLeftStride, padded_depth, E{});
+}
+
+/// Asks the second-level cache for one of `parts` parts of what pack_left will take.
+HWY_INLINE void prefetch_left(const Factor& a, int64_t row, int64_t rows, int64_t depth, int64_t count, int64_t part,
+                              int64_t parts) {
+  const Factor lines = a.rows_in_memory ? a : a.transposed();
+  if (!a.rows_in_memory) std::swap(row, depth), std::swap(rows, count);
+  const int64_t size = bits(a.dtype) / 8;
+  for (int64_t r = row + rows * part / parts; r < row + rows * (part + 1) / parts; ++r)
+    matmul_detail::prefetch_bytes(static_cast<const std::byte*>(a.data) + (r * lines.row + depth * lines.column) * size,
+                                  count * size);
 }
 
 /// Strips of `width` columns of the right factor, each [padded_depth][width]: the last one and the depth are completed
