@@ -13,9 +13,11 @@
 
 #include "ejkernel/ejkernel.h"
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
+#include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/simd_target.h"
 #include "ejkernel/testing/allocation_counter.h"
+#include "ejkernel/testing/emulated_tiles.h"
 
 namespace ejk {
 namespace {
@@ -279,6 +281,29 @@ TEST(PagedCpu, a_row_has_the_same_bits_alone_in_chunks_and_in_any_batch) {
         }
   }
   EXPECT_GT(rows, 500);
+}
+
+TEST(PagedCpu, codes_are_not_packed_to_pairs_for_slow_products) {
+  const auto stream_dot = [](DType query, DType cache) {
+    const Call<PageAttention> call{.inputs = {.query = Tensor(nullptr, query, {2, 4, 64}),
+                                              .key_cache = Tensor(nullptr, cache, {8, 2, 16, 64}),
+                                              .value_cache = Tensor(nullptr, cache, {8, 2, 16, 64}),
+                                              .context_lens = Tensor(nullptr, DType::i32, {2}),
+                                              .block_tables = Tensor(nullptr, DType::i32, {2, 4})},
+                                   .params = {},
+                                   .outputs = {}};
+    return attn::paged_cpu_heuristic(attn::paged_call(call), {}).stream_dot;
+  };
+  const int native = cpu::has_bf16_dot() ? 1 : 0;
+  {
+    const cpu::ScopedMatrixUnit none(nullptr);
+    EXPECT_EQ(stream_dot(DType::bf16, DType::bf16), native);
+    EXPECT_EQ(stream_dot(DType::bf16, DType::i8), native);
+    EXPECT_EQ(stream_dot(DType::f32, DType::i8), 0);
+  }
+  const testing::ScopedEmulatedMatrixUnit unit;
+  EXPECT_EQ(stream_dot(DType::bf16, DType::bf16), native);
+  EXPECT_EQ(stream_dot(DType::bf16, DType::i8), 0);
 }
 
 TEST(PagedCpu, a_nan_logit_reaches_its_own_rows_and_no_other_sequence) {
