@@ -257,6 +257,7 @@ struct BackwardCpu {
     return plan.memory + rnns::scratch_bytes(problem_of(call), plan.products, config, device);
   }
   static void run(const BackwardCall& call, const Config& config, const RunContext& context) {
+    const rnns::CallThreads threads(RnnBackward::work(call));
     const rnns::Problem p = problem_of(call);
     cpu::Carver carver(context.workspace.data());
     rnns::Backward backward(call, p, carver);

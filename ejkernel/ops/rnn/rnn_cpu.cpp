@@ -298,6 +298,7 @@ struct RnnCpu {
            rnns::scratch_bytes(rnns::make_problem(call.inputs, call.params), plan.products, config, device);
   }
   static void run(const Call<Rnn>& call, const Config& config, const RunContext& context) {
+    const rnns::CallThreads threads(Rnn::work(call));
     const rnns::Problem p = rnns::make_problem(call.inputs, call.params);
     cpu::Carver carver(context.workspace.data());
     rnns::Forward forward(call, p, carver);

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "ejkernel/ops/grouped_matmul/grouped_matmul_cpu_internal.h"
@@ -123,6 +124,18 @@ struct InputRows {
   void* data = nullptr;
   DType dtype = DType::f32;
   int64_t size = 0;  ///< numbers in a row
+};
+
+/// While it lives, a small call has one thread: the many pieces of a network are each too short to wake another for.
+class CallThreads {
+ public:
+  explicit CallThreads(const Work& work) {
+    constexpr double kSharedFlops = 8e6;
+    if (work.flops < kSharedFlops) alone_.emplace(1);
+  }
+
+ private:
+  std::optional<cpu::ScopedNumThreads> alone_;
 };
 
 /// What a running kernel hands to its pieces.

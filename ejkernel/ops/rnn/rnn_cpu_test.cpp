@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ejkernel/ops/rnn/rnn_cases.h"
+#include "ejkernel/ops/rnn/rnn_cpu_internal.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/testing/check.h"
@@ -44,6 +45,16 @@ TEST(RnnCpu, gives_the_same_bits_with_any_number_of_threads) {
     const testing::Problem backward = testing::gradient_problem(forward, 5, false);
     expect_equal(run(backward, 1), run(backward, 5));
   }
+}
+
+TEST(RnnCpu, small_calls_have_one_thread_and_large_ones_all) {
+  const auto threads_for = [](double flops) {
+    const cpu::ScopedNumThreads scoped(5);
+    const rnns::CallThreads threads({.flops = flops});
+    return cpu::num_threads();
+  };
+  EXPECT_EQ(threads_for(1e6), 1);
+  EXPECT_EQ(threads_for(1e8), 5);
 }
 
 TEST(RnnCpu, chunks_of_steps_follow_each_other) {
