@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/runtime/api.h"
 #include "ejkernel/testing/toy.h"
 
@@ -46,6 +49,30 @@ class Execute : public ::testing::Test {
 
   const Array x = Array::zeros(DType::f32, {8, 4});
 };
+
+/// Notes how many threads it may use.
+struct Counting {
+  static constexpr std::string_view kName = "counting";
+  static constexpr Platform kPlatform = Platform::cpu;
+  static inline int threads = 0;
+  static Support supports(const Call<Toy>&, const DeviceProperties&) { return Support::yes(); }
+  static void run(const Call<Toy>&, const RunContext&) { threads = cpu::num_threads(); }
+};
+
+TEST_F(Execute, small_calls_have_one_thread_unless_the_caller_says_otherwise) {
+  KernelRegistry::Batch batch(KernelRegistry::instance());
+  KernelRegistry::instance().add<Toy, Counting>(10000);
+  const Array large = Array::zeros(DType::f32, {1 << 10, 1 << 10});
+  std::thread([&] {
+    execute<Toy>({.x = x});
+    EXPECT_EQ(Counting::threads, 1);
+    execute<Toy>({.x = large});
+    EXPECT_EQ(Counting::threads, std::min(34, cpu::default_num_threads())) << "2 million operations, 8 MiB";
+    const cpu::ScopedNumThreads three(3);
+    execute<Toy>({.x = x});
+    EXPECT_EQ(Counting::threads, 3);
+  }).join();
+}
 
 TEST_F(Execute, plans_a_call_once_for_all_that_are_equal) {
   KernelRegistry::Batch batch(KernelRegistry::instance());

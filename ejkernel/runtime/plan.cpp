@@ -8,6 +8,7 @@
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/recorded_internal.h"
@@ -25,6 +26,7 @@ struct Plan::State {
   Device device;
   const DeviceProperties* properties = nullptr;
   size_t workspace_bytes = 0;
+  int most_threads = 1;  ///< of a CPU
 
   ChooseRequest request_for(std::shared_ptr<const RegisteredOperation> operation) const {
     return {.operation = std::move(operation),
@@ -87,6 +89,8 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
   const std::vector<Tensor> outputs = state->output_specs();
   state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
                                                                   state->choice->config, *state->properties);
+  const Work work = state->choice->operation->declaration->work({state->inputs, &state->params, outputs});
+  state->most_threads = cpu::worthwhile_threads(work.flops, work.bytes);
   return Plan(std::move(state));
 }
 
@@ -150,6 +154,7 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
                   "pass the address of a uint32_t");
   const recording::Run recorded(*this, inputs);
   const tracing::Range traced(*this);
+  const cpu::ScopedMaxThreads threads(s.most_threads);  // a small call is done before another thread is awake
   s.choice->kernel->run({inputs, &s.params, outputs}, s.choice->config,
                         {.stream = options.stream,
                          .workspace = options.workspace,

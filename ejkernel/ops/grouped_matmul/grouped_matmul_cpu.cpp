@@ -215,16 +215,6 @@ namespace {
 
 HWY_EXPORT(run_task);
 
-/// As many as have work for about as long as it takes to wake one.
-int worthwhile_workers(const Product& p) {
-  constexpr double kFlops = 2e6, kBytes = 256 * 1024;
-  const auto groups = static_cast<double>(p.num_groups), batches = static_cast<double>(p.num_batches);
-  const double of_b = static_cast<double>(p.depth) * static_cast<double>(p.columns) * batches;
-  const double flops = 2 * static_cast<double>(p.rows) * of_b * (p.ragged == Ragged::none ? groups : 1);
-  const double bytes = of_b * bits(p.b.matrix.dtype) / 8 * (p.ragged == Ragged::depth ? 1 : groups);
-  return static_cast<int>(std::min(1 + flops / kFlops + bytes / kBytes, 1e6));
-}
-
 size_t scratch_bytes(const CpuConfig& config) {
   cpu::Carver floats, pairs;
   cpu::MatmulScratch<float>::carve(floats, config.block_rows, config.block_columns);
@@ -257,7 +247,7 @@ void multiply_cpu(const Product& p, const CpuConfig& planned, const RunContext& 
       [&](int64_t task, int worker) {
         HWY_DYNAMIC_DISPATCH(run_task)(p, config, map, task, memory + static_cast<size_t>(worker) * scratch);
       },
-      std::min(worthwhile_workers(p), static_cast<int>((context.workspace.size() - carver.used()) / scratch)));
+      static_cast<int>((context.workspace.size() - carver.used()) / scratch));
 }
 
 }  // namespace ejk::gmm

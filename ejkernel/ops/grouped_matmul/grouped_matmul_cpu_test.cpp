@@ -135,32 +135,6 @@ TEST(GroupedMatmulCpu, results_do_not_depend_on_the_number_of_threads) {
     }
 }
 
-/// Counts how often somebody asks for another thread, and is one at once.
-class CountedThreads : public cpu::LentThreads {
- public:
-  int count() const override { return 4; }
-  void schedule(std::function<void()> task) override {
-    ++num_asked;
-    task();
-  }
-  int num_asked = 0;
-};
-
-TEST(GroupedMatmulCpu, small_products_wake_no_thread) {
-  const auto num_asked = [](int64_t rows, int64_t depth, int64_t columns) {
-    CountedThreads threads;
-    const cpu::ScopedLentThreads lent(threads);
-    const cpu::ScopedNumThreads scoped(4);
-    const Array lhs = Array::zeros(DType::f32, {1, 1, rows, depth}),
-                rhs = Array::zeros(DType::f32, {1, 1, depth, columns});
-    grouped_matmul({.lhs = lhs, .rhs = rhs}, {}, {.plan = cpu_with({{"block_rows", 64}, {"block_columns", 64}})});
-    return threads.num_asked;
-  };
-  EXPECT_EQ(num_asked(100, 40, 100), 0) << "0.8 million operations take one thread 10 us";
-  EXPECT_EQ(num_asked(200, 100, 100), 2) << "four million are worth two more";
-  EXPECT_EQ(num_asked(1, 512, 512), 3) << "and so is a MiB of a matrix that is read once";
-}
-
 TEST(GroupedMatmulCpu, sums_of_floats_do_not_depend_on_blocks_or_other_rows) {
   const MatmulCall call(DType::f32, false);
   const Array out = call.forward(cpu_with({{"block_rows", 512}, {"block_columns", 512}, {"bf16_dot", 0}}));

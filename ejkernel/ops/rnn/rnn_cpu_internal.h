@@ -135,7 +135,7 @@ class CallThreads {
   }
 
  private:
-  std::optional<cpu::ScopedNumThreads> alone_;
+  std::optional<cpu::ScopedMaxThreads> alone_;
 };
 
 /// What a running kernel hands to its pieces.

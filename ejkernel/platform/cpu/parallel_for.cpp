@@ -27,6 +27,7 @@ namespace {
 using Body = FunctionRef<void(int64_t, int)>;
 
 thread_local int scoped_threads = 0;  // 0: none
+thread_local int most_threads = std::numeric_limits<int>::max();
 thread_local bool in_task = false;
 thread_local LentThreads* lent_threads = nullptr;
 
@@ -199,12 +200,18 @@ void run_with_lent_threads(int64_t num_tasks, Body body, int workers) {
 
 int num_threads() {
   if (scoped_threads > 0) return scoped_threads;
-  return lent_threads == nullptr ? default_num_threads() : std::clamp(lent_threads->count(), 1, default_num_threads());
+  const int here = std::min(default_num_threads(), most_threads);
+  return lent_threads == nullptr ? here : std::clamp(lent_threads->count(), 1, here);
 }
 
 int default_num_threads() {
   const int wanted = environment::num_threads();
   return wanted > 0 ? wanted : usable_cores();
+}
+
+int worthwhile_threads(double flops, double bytes) {
+  constexpr double kFlops = 2e6, kBytes = 256 << 10;
+  return static_cast<int>(std::clamp(1 + flops / kFlops + bytes / kBytes, 1.0, 1e6));
 }
 
 void parallel_for(int64_t num_tasks, Body body, int max_workers) {
@@ -229,6 +236,11 @@ void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task)> body) {
 
 ScopedNumThreads::ScopedNumThreads(int threads) : before_(scoped_threads) { scoped_threads = std::max(threads, 1); }
 ScopedNumThreads::~ScopedNumThreads() { scoped_threads = before_; }
+
+ScopedMaxThreads::ScopedMaxThreads(int threads) : before_(most_threads) {
+  most_threads = std::min(before_, std::max(threads, 1));
+}
+ScopedMaxThreads::~ScopedMaxThreads() { most_threads = before_; }
 
 ScopedLentThreads::ScopedLentThreads(LentThreads& threads) : before_(lent_threads) { lent_threads = &threads; }
 ScopedLentThreads::~ScopedLentThreads() { lent_threads = before_; }

@@ -32,10 +32,13 @@ class FunctionRef<Result(Args...)> {
 };
 
 /// Threads that work started by this thread uses, the thread itself included: default_num_threads(), unless a
-/// ScopedNumThreads says otherwise.
+/// ScopedNumThreads or a ScopedMaxThreads says otherwise.
 int num_threads();
 /// EJKERNEL_NUM_THREADS, else what affinity and cgroup quota allow.
 int default_num_threads();
+
+/// Threads that have enough to do for the time that waking one takes, some 20 us: what the caller need not share.
+int worthwhile_threads(double flops, double bytes);
 
 /// Calls body(task, worker) for every task in [0, num_tasks) and returns when all are done. Tasks are handed out in
 /// rising order to at most `max_workers` and at most num_threads() workers, the caller among them; tasks that run at
@@ -61,6 +64,19 @@ class ScopedNumThreads {
   ~ScopedNumThreads();
   ScopedNumThreads(const ScopedNumThreads&) = delete;
   ScopedNumThreads& operator=(const ScopedNumThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+/// While it lives, work started by this thread uses at most `threads` threads (at least 1), unless a ScopedNumThreads
+/// says how many: what is known of a piece of work gives way to what somebody asked for.
+class ScopedMaxThreads {
+ public:
+  explicit ScopedMaxThreads(int threads);
+  ~ScopedMaxThreads();
+  ScopedMaxThreads(const ScopedMaxThreads&) = delete;
+  ScopedMaxThreads& operator=(const ScopedMaxThreads&) = delete;
 
  private:
   int before_;

@@ -18,6 +18,9 @@
 namespace ejk::cpu {
 namespace {
 
+/// Runs it where nobody has asked for a number of threads yet.
+void in_new_thread(FunctionRef<void()> body) { std::thread(body).join(); }
+
 int64_t sum_of_tasks(int64_t num_tasks) {
   std::atomic<int64_t> sum{0};
   parallel_for(num_tasks, [&](int64_t task) { sum += task; });
@@ -49,6 +52,29 @@ TEST(ParallelFor, workers_stay_below_the_limit_and_never_share_a_number) {
         },
         limit);
   }
+}
+
+TEST(ParallelFor, a_most_number_of_threads_gives_way_to_one_that_somebody_asked_for) {
+  in_new_thread([] {
+    const int all = num_threads();
+    {
+      const ScopedMaxThreads most(1);
+      EXPECT_EQ(num_threads(), 1);
+      const ScopedMaxThreads more(5);
+      EXPECT_EQ(num_threads(), 1) << "the least counts";
+      const ScopedNumThreads asked(5);
+      EXPECT_EQ(num_threads(), 5);
+    }
+    EXPECT_EQ(num_threads(), all);
+  });
+}
+
+TEST(ParallelFor, threads_are_worth_two_million_operations_or_a_quarter_of_a_MiB) {
+  EXPECT_EQ(worthwhile_threads(0, 0), 1);
+  EXPECT_EQ(worthwhile_threads(1.9e6, 0), 1);
+  EXPECT_EQ(worthwhile_threads(4e6, 0), 3);
+  EXPECT_EQ(worthwhile_threads(1e6, 1 << 20), 5);
+  EXPECT_EQ(worthwhile_threads(1e300, 0), 1'000'000);
 }
 
 TEST(ParallelFor, several_threads_take_part) {
@@ -244,38 +270,42 @@ TEST(ParallelFor, threads_that_cannot_be_asked_are_done_without) {
       Lent::schedule(std::move(task));
     }
   } threads;
-  {
+  in_new_thread([&] {
     const ScopedLentThreads lent(threads);
     EXPECT_EQ(num_threads(), 1) << "the caller";
     const ScopedNumThreads scoped(4);
     EXPECT_EQ(sum_of_tasks(100), 4950);
     EXPECT_EQ(threads.num_waiting(), 1u);
-  }
+  });
   threads.start_late_ones();
 }
 
 TEST(ParallelFor, lent_threads_are_no_more_than_there_are) {
   Lent threads(/*late=*/false);
-  const ScopedLentThreads lent(threads);
-  EXPECT_EQ(num_threads(), std::min(default_num_threads(), 4));
+  in_new_thread([&] {
+    const ScopedLentThreads lent(threads);
+    EXPECT_EQ(num_threads(), std::min(default_num_threads(), 4));
+  });
 }
 
 TEST(ParallelFor, the_environment_and_the_scope_say_how_many_threads) {
-  EXPECT_GE(num_threads(), 1);
-  setenv("EJKERNEL_NUM_THREADS", "5", 1);
-  environment::reload();
-  EXPECT_EQ(num_threads(), 5);
-  {
-    const ScopedNumThreads two(2);
-    EXPECT_EQ(num_threads(), 2);
-    EXPECT_EQ(default_num_threads(), 5);
-    const ScopedNumThreads at_least_one(0);
-    EXPECT_EQ(num_threads(), 1);
-  }
-  EXPECT_EQ(num_threads(), 5);
-  std::thread([] { EXPECT_EQ(num_threads(), 5); }).join();
-  unsetenv("EJKERNEL_NUM_THREADS");
-  environment::reload();
+  in_new_thread([] {
+    EXPECT_GE(num_threads(), 1);
+    setenv("EJKERNEL_NUM_THREADS", "5", 1);
+    environment::reload();
+    EXPECT_EQ(num_threads(), 5);
+    {
+      const ScopedNumThreads two(2);
+      EXPECT_EQ(num_threads(), 2);
+      EXPECT_EQ(default_num_threads(), 5);
+      const ScopedNumThreads at_least_one(0);
+      EXPECT_EQ(num_threads(), 1);
+    }
+    EXPECT_EQ(num_threads(), 5);
+    in_new_thread([] { EXPECT_EQ(num_threads(), 5); });
+    unsetenv("EJKERNEL_NUM_THREADS");
+    environment::reload();
+  });
 }
 
 }  // namespace

@@ -249,9 +249,9 @@ inline void store_row(const float* from, float factor, int64_t count, void* data
 template <class T>
 inline void transpose(const T* from, int64_t from_stride, int64_t rows, int64_t columns, T* to, int64_t to_stride) {
   const hn::CappedTag<T, 4> d;
-  int64_t r = 0;
+  const int64_t whole = hn::Lanes(d) == 4 ? rows / 4 * 4 : 0;
   // Four rows at a time: Highway interleaves them into columns of four.
-  for (; r + 4 <= rows && hn::Lanes(d) == 4; r += 4) {
+  for (int64_t r = 0; r < whole; r += 4) {
     const T* row = from + r * from_stride;
     HWY_ALIGN T columns4[16];
     int64_t c = 0;
@@ -264,7 +264,7 @@ inline void transpose(const T* from, int64_t from_stride, int64_t rows, int64_t 
     for (; c < columns; ++c)
       for (int64_t i = 0; i < 4; ++i) to[c * to_stride + r + i] = row[i * from_stride + c];
   }
-  for (; r < rows; ++r)
+  for (int64_t r = whole; r < rows; ++r)
     for (int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c];
 }
 
