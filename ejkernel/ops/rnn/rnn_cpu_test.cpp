@@ -54,7 +54,8 @@ TEST(RnnCpu, small_calls_have_one_thread_and_large_ones_all) {
     std::thread([&] {  // where nobody asked for threads
       const rnns::CallThreads scoped({.flops = flops});
       threads = cpu::num_threads();
-    }).join();
+    })
+        .join();
     return threads;
   };
   EXPECT_EQ(threads_for(1e6), 1);
