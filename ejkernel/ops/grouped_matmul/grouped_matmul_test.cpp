@@ -218,8 +218,10 @@ Array numbers_with_outliers(const Shape& shape, double factor, uint64_t seed) {
   testing::Random random(seed);
   Array x(DType::f64, shape);
   fill_normal(x, seed);
-  for (int64_t count = x.num_elements() / 100; count > 0; --count)
-    set(x, random.below(x.num_elements()), factor * random.normal());
+  for (int64_t count = x.num_elements() / 100; count > 0; --count) {
+    const double outlier = factor * random.normal();  // drawn first: compilers differ in the order of arguments
+    set(x, random.below(x.num_elements()), outlier);
+  }
   return x;
 }
 

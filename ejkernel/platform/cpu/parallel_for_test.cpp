@@ -94,12 +94,12 @@ TEST(ParallelFor, an_exception_reaches_the_caller_and_stops_the_rest) {
   for (int threads : {1, 4}) {
     const ScopedNumThreads scoped(threads);
     std::atomic<int> started{0};
-    EXPECT_THROW(parallel_for(100000,
-                              [&](int64_t task) {
-                                ++started;
-                                if (task == 5) throw std::out_of_range("task 5");
-                              }),
-                 std::out_of_range);
+    const auto throw_in_task_5 = [&](int64_t task) {
+      ++started;
+      if (task == 5) throw std::out_of_range("task 5");
+      std::this_thread::sleep_for(std::chrono::microseconds(100));  // so that the others cannot all be done by then
+    };
+    EXPECT_THROW(parallel_for(100000, throw_in_task_5), std::out_of_range);
     EXPECT_LT(started, 100000);
     EXPECT_EQ(sum_of_tasks(10), 45) << "the pool works on";
   }
