@@ -51,26 +51,31 @@ class Execute : public ::testing::Test {
 };
 
 /// Notes how many threads it may use.
+template <class Op>
 struct Counting {
   static constexpr std::string_view kName = "counting";
   static constexpr Platform kPlatform = Platform::cpu;
   static inline int threads = 0;
-  static Support supports(const Call<Toy>&, const DeviceProperties&) { return Support::yes(); }
-  static void run(const Call<Toy>&, const RunContext&) { threads = cpu::num_threads(); }
+  static Support supports(const Call<Op>&, const DeviceProperties&) { return Support::yes(); }
+  static void run(const Call<Op>&, const RunContext&) { threads = cpu::num_threads(); }
 };
 
 TEST_F(Execute, small_calls_have_one_thread_unless_the_caller_says_otherwise) {
   KernelRegistry::Batch batch(KernelRegistry::instance());
-  KernelRegistry::instance().add<Toy, Counting>(10000);
+  KernelRegistry::instance().add<Toy, Counting<Toy>>(10000);
+  KernelRegistry::instance().add<ToyBackward, Counting<ToyBackward>>(10000);
+  const int all = cpu::default_num_threads();
   const Array large = Array::zeros(DType::f32, {1 << 10, 1 << 10});
   std::thread([&] {
     execute<Toy>({.x = x});
-    EXPECT_EQ(Counting::threads, 1);
+    EXPECT_EQ(Counting<Toy>::threads, 1);
     execute<Toy>({.x = large});
-    EXPECT_EQ(Counting::threads, std::min(34, cpu::default_num_threads())) << "2 million operations, 8 MiB";
+    EXPECT_EQ(Counting<Toy>::threads, std::min(34, all)) << "2 million operations, 8 MiB";
+    execute<ToyBackward>({.d_y = x}, {.batch = 8});
+    EXPECT_EQ(Counting<ToyBackward>::threads, all) << "it does not count its work";
     const cpu::ScopedNumThreads three(3);
     execute<Toy>({.x = x});
-    EXPECT_EQ(Counting::threads, 3);
+    EXPECT_EQ(Counting<Toy>::threads, 3);
   }).join();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/environment.h"
@@ -26,7 +27,7 @@ struct Plan::State {
   Device device;
   const DeviceProperties* properties = nullptr;
   size_t workspace_bytes = 0;
-  int most_threads = 1;  ///< of a CPU
+  int most_threads = std::numeric_limits<int>::max();  ///< of a CPU
 
   ChooseRequest request_for(std::shared_ptr<const RegisteredOperation> operation) const {
     return {.operation = std::move(operation),
@@ -90,7 +91,8 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
   state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
                                                                   state->choice->config, *state->properties);
   const Work work = state->choice->operation->declaration->work({state->inputs, &state->params, outputs});
-  state->most_threads = cpu::worthwhile_threads(work.flops, work.bytes);
+  const bool is_counted = work.flops > 0 || work.bytes > 0;
+  if (is_counted) state->most_threads = cpu::worthwhile_threads(work.flops, work.bytes);
   return Plan(std::move(state));
 }
 
