@@ -17,6 +17,8 @@
 
 namespace ejk {
 
+constexpr int kAllThreads = std::numeric_limits<int>::max();
+
 struct Plan::State {
   std::shared_ptr<const Choice> choice;
   std::optional<Circumstances> circumstances;  ///< of the choice; none: it was for one call alone
@@ -27,7 +29,7 @@ struct Plan::State {
   Device device;
   const DeviceProperties* properties = nullptr;
   size_t workspace_bytes = 0;
-  int most_threads = std::numeric_limits<int>::max();  ///< of a CPU
+  int most_threads = kAllThreads;  ///< of a CPU
 
   ChooseRequest request_for(std::shared_ptr<const RegisteredOperation> operation) const {
     return {.operation = std::move(operation),
@@ -66,6 +68,15 @@ static int64_t padded_bytes(std::span<const OutputSpec> specs) {
   return bytes;
 }
 
+/// All where bytes alone are worth all of them: to count operations may take a step for each row.
+static int most_threads_of(const CallView& call, const Operation& op, int num_units) {
+  const double bytes = bytes_of(call.inputs) + bytes_of(call.outputs);
+  if (bytes == 0 || cpu::worthwhile_threads(0, bytes) >= num_units) return kAllThreads;
+  const Work work = op.work(call);
+  const bool is_counted = work.flops > 0 || work.bytes > 0;
+  return is_counted ? cpu::worthwhile_threads(work.flops, work.bytes) : kAllThreads;
+}
+
 Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
                 const PlanOptions& options) {
   return make(KernelRegistry::instance().find(operation), inputs, params, options);
@@ -90,9 +101,9 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
   const std::vector<Tensor> outputs = state->output_specs();
   state->workspace_bytes = state->choice->kernel->workspace_bytes({state->inputs, &state->params, outputs},
                                                                   state->choice->config, *state->properties);
-  const Work work = state->choice->operation->declaration->work({state->inputs, &state->params, outputs});
-  const bool is_counted = work.flops > 0 || work.bytes > 0;
-  if (is_counted) state->most_threads = cpu::worthwhile_threads(work.flops, work.bytes);
+  if (state->device.kind == DeviceKind::cpu)
+    state->most_threads = most_threads_of({state->inputs, &state->params, outputs},
+                                          *state->choice->operation->declaration, state->properties->num_units);
   return Plan(std::move(state));
 }
 

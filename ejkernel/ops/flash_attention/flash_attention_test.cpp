@@ -32,6 +32,37 @@ std::string differs(const Tensor& got, const std::vector<double>& expected) {
   return {};
 }
 
+/// What the masks known from shapes leave, key by key.
+double count_visible(int64_t q_len, int64_t k_len, const FlashAttention::Params& params) {
+  const Window window = params.sliding_window.resolve(params.causal);
+  const int64_t offset = params.causal_align == CausalAlign::bottom_right ? k_len - q_len : 0;
+  double pairs = 0;
+  for (int64_t p = offset; p < offset + q_len; ++p)
+    for (int64_t j = 0; j < k_len; ++j)
+      pairs += (!params.causal || j <= p) && (window.right < 0 || j <= p + window.right) &&
+               (window.left < 0 || j >= p - window.left || j < params.attention_sink_size);
+  return pairs;
+}
+
+TEST(FlashAttention, work_counts_the_pairs_that_masks_leave) {
+  const auto pairs = [](int64_t q_len, int64_t k_len, const FlashAttention::Params& params) {
+    const Tensor q(nullptr, DType::f32, {3, q_len, 2, 8}), k(nullptr, DType::f32, {3, k_len, 1, 8});
+    return attn::visible_pairs({.query = q, .key = k, .value = k}, params);
+  };
+  Random random(1);
+  for (int n = 0; n < 3000; ++n) {
+    FlashAttention::Params params;
+    params.causal = random.below(2) == 1;
+    params.causal_align = random.below(2) == 1 ? CausalAlign::bottom_right : CausalAlign::top_left;
+    params.sliding_window = {random.between(-1, 12), random.between(-1, 12)};
+    params.attention_sink_size = random.below(2) * random.below(13);
+    const int64_t q_len = random.below(13), k_len = random.below(13);
+    ASSERT_EQ(pairs(q_len, k_len, params), 3 * count_visible(q_len, k_len, params))
+        << q_len << " x " << k_len << (params.causal ? " causal" : "") << " window " << params.sliding_window.left
+        << ", " << params.sliding_window.right << " sinks " << params.attention_sink_size;
+  }
+}
+
 TEST(FlashAttention, reference_follows_the_rules_read_literally) {
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     const Problem problem =
