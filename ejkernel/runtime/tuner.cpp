@@ -35,8 +35,8 @@ constexpr int kPlaces = 3;
 /// may be no room for that, and it lies in many pages wherever it lies.
 constexpr double kSmallBytes = 64 << 20;
 /// A winner must be faster than the heuristic's config by this at least, at the slow end of the 99 % interval. On the
-/// host one config's times differ by up to 5 % between two moments, with threads, memory and caches as they lie.
-constexpr double kMargin = 0.01, kHostMargin = 0.05;
+/// host one config's times differ by up to 3 % between two moments, with memory and caches as they lie.
+constexpr double kMargin = 0.01, kHostMargin = 0.03;
 /// Of the winner, after it was timed: what is wrong now and then shows itself.
 constexpr int kFinalChecks = 8;
 

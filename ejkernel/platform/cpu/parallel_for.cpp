@@ -1,25 +1,16 @@
-// Highway's pool starts one "task" per thread; inside, threads take the real tasks from a shared counter. That gives
-// the order and the worker limit that the header promises, and lets the caller sleep instead of spin at the end.
+// All workers take tasks from one counter, which gives the order and the worker limit that the header promises.
 #include "ejkernel/platform/cpu/parallel_for.h"
-
-#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
-// Highway's pool has a fence on each side of starting a thread. ThreadSanitizer does not see fences, but the start of a
-// thread orders the same accesses.
-#pragma GCC diagnostic ignored "-Wtsan"
-#endif
 
 #include <pthread.h>
 
-#include <hwy/contrib/thread_pool/thread_pool.h>
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <memory>
-#include <thread>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/platform/cpu/cpu_info.h"
+#include "ejkernel/platform/cpu/thread_pool.h"
 
 namespace ejk::cpu {
 namespace {
@@ -62,40 +53,6 @@ class Tasks {
   std::exception_ptr error_;
 };
 
-/// What all threads of the pool share; lives on the caller's stack.
-class Job : public Tasks {
- public:
-  Job(Body body, int64_t num_tasks, int workers) : Tasks(body, num_tasks), helpers_(workers - 1) {}
-
-  void helper_is_done() {
-    if (helpers_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    if (state_.exchange(kDone, std::memory_order_acq_rel) == kCallerSleeps) hwy::WakeAll(state_);
-  }
-
-  /// Spins for about what a short task takes, then sleeps: a spinning caller can keep the very thread it waits for from
-  /// running.
-  void wait_for_helpers() {
-    using Clock = std::chrono::steady_clock;
-    const auto deadline = Clock::now() + std::chrono::microseconds(2);
-    while (state_.load(std::memory_order_acquire) != kDone) {
-      hwy::Pause();
-      if (Clock::now() < deadline) continue;
-      uint32_t running = kRunning;
-      if (!state_.compare_exchange_strong(running, kCallerSleeps, std::memory_order_acq_rel)) return;
-      hwy::BlockUntilDifferent(kCallerSleeps, state_);
-      // The last helper has a few instructions left before Highway counts it as done; let it have this core if it is
-      // here.
-      std::this_thread::yield();
-    }
-  }
-
- private:
-  static constexpr uint32_t kRunning = 0, kCallerSleeps = 1, kDone = 2;
-
-  std::atomic<int> helpers_;
-  std::atomic<uint32_t> state_{kRunning};
-};
-
 /// What lent threads share. They may come when the caller has left: it is kept until the last one has seen that.
 class OpenJob : public Tasks {
  public:
@@ -126,6 +83,7 @@ class OpenJob : public Tasks {
   std::atomic<uint32_t> state_{0};  ///< how many are inside, and kClosed
 };
 
+/// The library's threads.
 class Pool {
  public:
   static Pool& instance() {
@@ -137,19 +95,15 @@ class Pool {
   bool try_lock() { return !busy_.exchange(true, std::memory_order_acquire); }
   void unlock() { busy_.store(false, std::memory_order_release); }
 
-  /// Needs the lock.
-  void run(Job& job, int workers) {
-    if (threads_ == nullptr || threads_->NumWorkers() < static_cast<size_t>(workers)) start(workers);
-    const size_t caller = threads_->NumWorkers() - 1;  // Highway's number for the thread that calls Run
-    threads_->Run(0, threads_->NumWorkers(), [&](uint64_t, size_t thread) {
-      if (thread == caller) {
-        job.work(0);
-        job.wait_for_helpers();
-      } else if (thread + 1 < static_cast<size_t>(workers)) {
-        job.work(static_cast<int>(thread) + 1);
-        job.helper_is_done();
-      }
-    });
+  /// Needs the lock. A pool of at least that many threads, if the system has them.
+  ThreadPool& threads(int workers) {
+    if (threads_ == nullptr || asked_for_ < workers) {
+      delete threads_;
+      threads_ = nullptr;
+      asked_for_ = std::max(workers, num_threads());
+      threads_ = new ThreadPool(asked_for_);
+    }
+    return *threads_;
   }
 
  private:
@@ -162,12 +116,6 @@ class Pool {
     if (try_lock()) delete threads_;
   }
 
-  void start(int workers) {
-    delete threads_;
-    threads_ = nullptr;
-    threads_ = new hwy::ThreadPool(static_cast<size_t>(std::max(workers, num_threads())));
-  }
-
   /// In a forked child: only the forking thread exists, so the pool's memory is abandoned (but stays reachable for leak
   /// checkers), and so is the lock if another thread had it.
   void forget_threads() {
@@ -177,8 +125,9 @@ class Pool {
   }
 
   std::atomic<bool> busy_{false};
-  hwy::ThreadPool* threads_ = nullptr;
-  hwy::ThreadPool* abandoned_ = nullptr;
+  int asked_for_ = 0;
+  ThreadPool* threads_ = nullptr;
+  ThreadPool* abandoned_ = nullptr;
 };
 
 void run_alone(int64_t num_tasks, Body body) {
@@ -225,9 +174,10 @@ void parallel_for(int64_t num_tasks, Body body, int max_workers) {
     Pool& pool;
     ~Unlock() { pool.unlock(); }
   } const unlock{pool};
-  Job job(body, num_tasks, workers);
-  pool.run(job, workers);
-  job.rethrow();
+  Tasks tasks(body, num_tasks);
+  ThreadPool& threads = pool.threads(workers);
+  threads.run(std::min(workers, threads.num_threads()), [&](int worker) { tasks.work(worker); });
+  tasks.rethrow();
 }
 
 void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task)> body) {

@@ -4,32 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <memory>
-#include <type_traits>
-#include <utility>
+
+#include "ejkernel/platform/cpu/function_ref.h"
 
 namespace ejk::cpu {
-
-template <class Signature>
-class FunctionRef;
-
-/// A callable that is only borrowed: one indirect call and no allocation. It must not outlive what it was made from.
-template <class Result, class... Args>
-class FunctionRef<Result(Args...)> {
- public:
-  template <class F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<Result, F&, Args...>)
-      FunctionRef(F&& f)  // NOLINT: implicit, so that a lambda can be passed
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
-        call_([](void* object, Args... args) -> Result {
-          return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
-        }) {}
-  Result operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
-
- private:
-  void* object_;
-  Result (*call_)(void*, Args...);
-};
 
 /// Threads that work started by this thread uses, the thread itself included: default_num_threads(), unless a
 /// ScopedNumThreads or a ScopedMaxThreads says otherwise.
@@ -37,7 +15,7 @@ int num_threads();
 /// EJKERNEL_NUM_THREADS, else what affinity and cgroup quota allow.
 int default_num_threads();
 
-/// Threads that have enough to do for the time that waking one takes, some 20 us: what the caller need not share.
+/// Threads that have enough to do for what it costs to wake them: some 20 us.
 int worthwhile_threads(double flops, double bytes);
 
 /// Calls body(task, worker) for every task in [0, num_tasks) and returns when all are done. Tasks are handed out in

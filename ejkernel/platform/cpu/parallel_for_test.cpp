@@ -1,11 +1,13 @@
 #include "ejkernel/platform/cpu/parallel_for.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <mutex>
 #include <new>
 #include <set>
@@ -201,6 +203,22 @@ TEST(ParallelFor, a_child_forked_while_the_pool_is_busy_does_not_wait_for_it) {
   other.join();
 }
 
+#if !defined(__SANITIZE_ADDRESS__)  // which reserves terabytes
+
+TEST(ParallelFor, fewer_threads_than_asked_for_do_the_work_where_the_system_has_no_more) {
+  const auto with_room_for_few_stacks = [] {
+    const ScopedNumThreads scoped(64);
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto bytes = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + (64 << 20);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) return 9;
+    return sum_of_tasks(100) == 4950 && sum_of_tasks(100) == 4950 ? 7 : 8;
+  };
+  EXPECT_EQ(in_child(with_room_for_few_stacks), 7);
+}
+
+#endif
 #endif
 
 /// Starts a thread for each task, at once or when it is asked to.
