@@ -4,6 +4,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
 
+/// Of keys of a block, or of rows of a tile.
+struct Range {
+  int64_t begin = 0, end = 0;
+
+  bool is_empty() const { return begin >= end; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
 template <class E>
 struct KeyScratch : GradientScratch<E> {
   int64_t tile_stride;  ///< of tiles with query rows side by side
@@ -24,6 +32,7 @@ struct KeyScratch : GradientScratch<E> {
   E* d_logit_pairs;     ///< dS as row pairs [units(block_k)][block_q]
   E* d_logit_columns;   ///< those turned, for the matrix unit: [block_q][units(block_k)]
   uint8_t* sees_block;  ///< [block_q]: row sees a key of the block
+  Range* seen;          ///< of each panel: outside of it are keys that none of its rows sees
 
   static KeyScratch carve(const Problem& p, const CpuConfig& config, cpu::Carver& carver) {
     KeyScratch s;
@@ -47,6 +56,7 @@ struct KeyScratch : GradientScratch<E> {
     s.d_logit_pairs = std::is_same_v<E, float> ? s.d_logits : carver.take<E>(units<E>(block_k) * block_q);
     s.d_logit_columns = s.unit == nullptr ? nullptr : carver.take<E>(block_q * units<E>(block_k));
     s.sees_block = carver.take<uint8_t>(block_q);
+    s.seen = carver.take<Range>(cpu::ceil_div(block_q, panel_rows()));
     return s;
   }
 };
@@ -108,12 +118,15 @@ class KeyTask {
       KeyBlock block;
       set_visible_part(t, first_, count_, block);
       if (block.count > 0 && !loaded) load_block(t), loaded = true;
+      Range& seen = s_.seen[at / panel_rows()];
       if (block.count == 0 || !compute(t, block)) {
+        seen = {};
         fill_tile(at, 0, count_, t.width());
         continue;
       }
       any = true;
       const int64_t offset = block.first - first_;
+      seen = {offset, offset + block.count};
       fill_tile(at, 0, offset, t.width());
       fill_tile(at, offset + block.count, count_, t.width());
       copy_to_tile(at, offset, block.count, t.width());
@@ -187,33 +200,68 @@ class KeyTask {
                               : kZeros;
     };
     load_row_pairs(x.data, x.dtype, rows, dims, offset_of, pairs, padded(dims));
-    gemm<Left::kRows, true>(s_.unit, Gemm<E>{.m = count_,
-                                             .n = dims,
-                                             .k = units<E>(rows),
-                                             .a = tile,
-                                             .a_stride = s_.tile_stride,
-                                             .b = pairs,
-                                             .b_stride = padded(dims),
-                                             .c = sums,
-                                             .c_stride = padded(dims)});
+    const auto rows_of = [&](int64_t piece) { return rows_that_see(piece, rows); };
+    for_each_run(count_, rows_of, [&](Range keys, Range of_rows) {
+      const int64_t first_unit = units<E>(of_rows.begin);
+      gemm<Left::kRows, true>(s_.unit, Gemm<E>{.m = keys.end - keys.begin,
+                                               .n = dims,
+                                               .k = units<E>(of_rows.end) - first_unit,
+                                               .a = tile + keys.begin * s_.tile_stride + first_unit,
+                                               .a_stride = s_.tile_stride,
+                                               .b = pairs + first_unit * padded(dims),
+                                               .b_stride = padded(dims),
+                                               .c = sums + keys.begin * padded(dims),
+                                               .c_stride = padded(dims)});
+    });
   }
 
   /// dQ[row][dim] += dS[key][row] * K[key][dim]
   void add_to_d_query(int64_t row, int64_t rows) {
     const int64_t stride = padded(p_.head_dim), block_q = call_.config.block_q;
-    Gemm<E> product{.m = rows,
-                    .n = p_.head_dim,
-                    .k = units<E>(count_),
-                    .a = s_.d_logit_pairs,
-                    .a_stride = block_q,
-                    .b = s_.key_pairs,
-                    .b_stride = stride,
-                    .c = call_.d_query + (first_row_ + row) * stride,
-                    .c_stride = stride};
-    if (s_.unit == nullptr) return gemm<Left::kTransposed, true>(product);
-    product.a = s_.d_logit_columns, product.a_stride = units<E>(call_.config.block_k);
-    transpose_elements(s_.d_logit_pairs, block_q, product.k, rows, s_.d_logit_columns, product.a_stride);
-    gemm<Left::kRows, true>(s_.unit, product);
+    const int64_t column_stride = units<E>(call_.config.block_k);
+    if (s_.unit != nullptr)
+      transpose_elements(s_.d_logit_pairs, block_q, units<E>(count_), rows, s_.d_logit_columns, column_stride);
+    const auto keys_of = [&](int64_t panel) { return s_.seen[panel]; };
+    for_each_run(rows, keys_of, [&](Range of_rows, Range keys) {
+      const int64_t first_unit = units<E>(keys.begin + 1) - units<E>(1);  // the one that holds the key
+      Gemm<E> product{.m = of_rows.end - of_rows.begin,
+                      .n = p_.head_dim,
+                      .k = units<E>(keys.end) - first_unit,
+                      .a = s_.d_logit_pairs + first_unit * block_q + of_rows.begin,
+                      .a_stride = block_q,
+                      .b = s_.key_pairs + first_unit * stride,
+                      .b_stride = stride,
+                      .c = call_.d_query + (first_row_ + row + of_rows.begin) * stride,
+                      .c_stride = stride};
+      if (s_.unit == nullptr) return gemm<Left::kTransposed, true>(product);
+      product.a = s_.d_logit_columns + of_rows.begin * column_stride + first_unit;
+      product.a_stride = column_stride;
+      gemm<Left::kRows, true>(s_.unit, product);
+    });
+  }
+
+  /// Calls f(part, range) for the parts of [0, count) whose pieces, as long as a panel has rows, have the same range.
+  /// Under a causal mask half of a tile on the diagonal is then left out, and any other is one product.
+  template <class RangeOf, class F>
+  void for_each_run(int64_t count, RangeOf&& range_of, F&& f) const {
+    const int64_t num_pieces = cpu::ceil_div(count, panel_rows());
+    for (int64_t n = 0, end = 0; n < num_pieces; n = end) {
+      const Range range = range_of(n);
+      for (end = n + 1; end < num_pieces && range_of(end) == range;) ++end;
+      if (!range.is_empty()) f(Range{n * panel_rows(), std::min(end * panel_rows(), count)}, range);
+    }
+  }
+
+  /// The rows of a tile between the first and the last panel that see the n-th piece of the block of keys.
+  Range rows_that_see(int64_t n, int64_t rows) const {
+    const Range keys{n * panel_rows(), (n + 1) * panel_rows()};
+    Range result{rows, 0};
+    for (int64_t at = 0; at < rows; at += panel_rows()) {
+      const Range& seen = s_.seen[at / panel_rows()];
+      if (std::max(seen.begin, keys.begin) >= std::min(seen.end, keys.end)) continue;
+      result = {std::min(result.begin, at), std::min(at + panel_rows(), rows)};
+    }
+    return result;
   }
 
   void store(const Tensor& to, const float* sums, double factor) {

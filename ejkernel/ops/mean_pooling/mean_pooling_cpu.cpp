@@ -1,4 +1,5 @@
-// mean_pooling on the CPU: every column of a group is summed in double, in the order of rows, and scaled once.
+// mean_pooling on the CPU: every column of a group is summed in double, in an order that the shapes give, and scaled
+// once.
 //
 // Reading x is what should take the time, and nothing overflows or drifts however long the sequence: floats are added
 // in double one by one, 16-bit numbers four at a time in float32 (which has twice their digits) before they are
