@@ -31,12 +31,14 @@ constexpr double kLastHeat = 0.25;
 /// which is noise to whoever calls from elsewhere. To start another program for it would take a GPU's longer than the
 /// heat.
 constexpr int kPlaces = 3;
+/// Of candidates that are nearly alike the race finds any; there the three fastest meet the heuristic's config.
+constexpr size_t kFinalists = 3;
 /// Of inputs whose memory is kept while there are other places, so that these get other memory. Where it is more, there
 /// may be no room for that, and it lies in many pages wherever it lies.
 constexpr double kSmallBytes = 64 << 20;
 /// A winner must be faster than the heuristic's config by this at least, at the slow end of the 99 % interval. On the
-/// host one config's times differ by up to 3 % between two moments, with memory and caches as they lie.
-constexpr double kMargin = 0.01, kHostMargin = 0.03;
+/// host one config's times differ by up to 2 % between two moments, with memory and caches as they lie.
+constexpr double kMargin = 0.01, kHostMargin = 0.02;
 /// Of the winner, after it was timed: what is wrong now and then shows itself.
 constexpr int kFinalChecks = 8;
 
@@ -232,23 +234,59 @@ bool is_faster(const Comparison& comparison, Device device) {
   return comparison.ratio.high < 1 - (device.kind == DeviceKind::cpu ? kHostMargin : kMargin);
 }
 
-/// The fastest has to win in every place; the report keeps the heat that says least for it. Then it is checked again.
+/// A candidate of the last heats.
+struct Finalist {
+  size_t at;
+  Comparison worst = {};  ///< with the heuristic's config, in the place that says least for it
+  double log_ratio = 0;   ///< of the medians, summed over places
+};
+
+/// The fastest of a race, the winner first.
+std::vector<Finalist> finalists_of(const SearchResult& found, size_t most) {
+  std::vector<Finalist> all;
+  for (size_t n = 1; n < found.trials.size(); ++n)
+    if (n != found.best && found.trials[n].rejected.empty() && !found.trials[n].samples.empty()) all.push_back({n});
+  std::sort(all.begin(), all.end(), [&](const Finalist& a, const Finalist& b) {
+    return found.trials[a.at].median() < found.trials[b.at].median();
+  });
+  all.insert(all.begin(), {found.best});
+  all.resize(std::min(all.size(), most));
+  return all;
+}
+
+/// A finalist has to win in every place, and of those that do the one that wins by most is taken. Then it is checked
+/// again. Where none does, the report keeps the heat that put the last of them out.
 template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is asked for
-void run_last_heats(size_t fastest, double until, Device device, int num_places, LabIn&& lab_in, TuneReport& report) {
-  std::string& rejected = report.candidates[fastest].rejected;
-  for (int place = 0; place < num_places; ++place) {
+void run_last_heats(std::vector<Finalist> finalists, double until, Device device, int num_places, LabIn&& lab_in,
+                    TuneReport& report) {
+  const auto rejected = [&](const Finalist& f) -> std::string& { return report.candidates[f.at].rejected; };
+  for (int place = 0; place < num_places && !finalists.empty(); ++place) {
     Lab& lab = lab_in(place);
-    Comparison comparison;
-    if (rejected = lab.begin(); rejected.empty()) rejected = lab.lab().admit(fastest);
-    if (rejected.empty())
-      rejected = run_heat(fastest, (until - now_seconds()) / (num_places - place), lab.lab(), comparison);
-    if (place == 0 || comparison.ratio.high > report.comparison.ratio.high) report.comparison = comparison;
-    if (!rejected.empty() || !is_faster(comparison, device)) return;
-    for (int n = 0; n < kFinalChecks && rejected.empty() && place == num_places - 1; ++n)
-      rejected = lab.lab().admit(fastest);
+    const std::string why = lab.begin();
+    size_t heats = finalists.size() * static_cast<size_t>(num_places - place);
+    std::vector<Finalist> left;
+    for (Finalist f : finalists) {
+      Comparison comparison;
+      if (rejected(f) = why; why.empty()) rejected(f) = lab.lab().admit(f.at);
+      if (rejected(f).empty())
+        rejected(f) = run_heat(f.at, (until - now_seconds()) / static_cast<double>(heats), lab.lab(), comparison);
+      --heats;
+      if (place == 0 || comparison.ratio.high > f.worst.ratio.high) f.worst = comparison;
+      report.comparison = f.worst;
+      if (!rejected(f).empty() || !is_faster(comparison, device)) continue;
+      f.log_ratio += std::log(comparison.ratio.median);
+      left.push_back(f);
+    }
+    finalists = std::move(left);
+    if (place < num_places - 1 || finalists.empty()) continue;
+    const Finalist best =
+        *std::min_element(finalists.begin(), finalists.end(),
+                          [](const Finalist& a, const Finalist& b) { return a.log_ratio < b.log_ratio; });
+    report.comparison = best.worst;
+    for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab.lab().admit(best.at);
+    report.faster = rejected(best).empty();
+    if (report.faster) report.best = report.candidates[best.at].config;
   }
-  report.faster = rejected.empty();
-  if (report.faster) report.best = report.candidates[fastest].config;
 }
 
 void log_report(const Plan& plan, const TuneReport& report) {
@@ -342,7 +380,9 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
     const uint64_t seed = options.seed + 1 + static_cast<uint64_t>(where);
     return others.emplace_back(tried, inputs_of(tried, given, seed, /*anew=*/true), candidates, options, until).lab;
   };
-  if (found.best != 0) run_last_heats(found.best, until, tried.device(), moves ? kPlaces : 1, lab_in, report);
+  if (found.best != 0)
+    run_last_heats(finalists_of(found, moves ? kFinalists : 1), until, tried.device(), moves ? kPlaces : 1, lab_in,
+                   report);
   report.seconds = now_seconds() - began;
   log_report(plan, report);
   if (options.publish && !options.verify_only) publish(plan, report);

@@ -19,7 +19,8 @@
 namespace ejk::testing {
 namespace {
 
-constexpr double kTuneSeconds = 1;
+/// What the first call of a problem has by default.
+constexpr double kTuneSeconds = 2;
 /// A run takes some microseconds at least, so that it is the kernel that is timed, and a few milliseconds at most.
 constexpr double kLeastFlops = 1e6, kMostFlops = 6e7;
 
@@ -115,7 +116,7 @@ std::optional<TunedKey> tune_and_compare(const TimedCall& call, uint64_t seed) {
 
 }  // namespace
 
-/// n keys, each tuned within a second. Where something else than the default was published it is timed against the
+/// n keys, each tuned within two seconds. Where something else than the default was published it is timed against the
 /// default in interleaved pairs; one is slower beyond the noise when the sign test says so among all of them.
 RowResult never_worse_than_default(const RowRequest& request) {
   constexpr double kAlpha = 0.01;
