@@ -167,6 +167,23 @@ TEST_F(Tuner, a_candidate_that_cannot_be_planned_is_rejected_alone) {
   EXPECT_EQ(report.candidates[2].rejected, "it cannot be planned: bytes beyond counting");
 }
 
+/// Its quickest config is the slowest on other data than those of its first run.
+struct ToyOfOnePlace : ToyTunable {
+  static inline const void* first = nullptr;
+  static void run(const Call<Toy>& call, const Config& config, const RunContext& context) {
+    const void* here = call.inputs.x.data;
+    if (first == nullptr) first = here;
+    ToyTunable::run(call, config.delay == 0 && here != first ? Config{.delay = 8} : config, context);
+  }
+};
+
+TEST_F(Tuner, what_is_fast_in_one_place_gives_way_to_what_is_fast_in_all) {
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyOfOnePlace>(), 10000);
+  const TuneReport report = tune_until_faster({.budget_seconds = 1, .publish = false});
+  ASSERT_TRUE(report.faster);
+  EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 2);
+}
+
 TEST_F(Tuner, a_kernel_from_outside_may_crash_and_hang_without_harm) {
   add_from_outside();
   ToyTunable::offered = {{.delay = 0, .deed = static_cast<int>(Deed::crashes)},
