@@ -169,11 +169,11 @@ TEST_F(Tuner, a_candidate_that_cannot_be_planned_is_rejected_alone) {
 
 /// Its quickest config is the slowest on other data than those of its first run.
 struct ToyOfOnePlace : ToyTunable {
-  static inline const void* first = nullptr;
+  static inline std::optional<float> first;
   static void run(const Call<Toy>& call, const Config& config, const RunContext& context) {
-    const void* here = call.inputs.x.data;
-    if (first == nullptr) first = here;
-    ToyTunable::run(call, config.delay == 0 && here != first ? Config{.delay = 8} : config, context);
+    const float here = call.inputs.x.as<float>()[0];
+    if (!first) first = here;
+    ToyTunable::run(call, config.delay == 0 && here != *first ? Config{.delay = 8} : config, context);
   }
 };
 
