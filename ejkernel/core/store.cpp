@@ -55,6 +55,7 @@ struct store_detail::State {
   std::mutex mutex;
   std::set<std::string> synced;  ///< folders that are there, for good
   std::atomic<int64_t> bytes_until_collection{0};
+  store_folder::TrustedFolders trusted;
   std::once_flag opened;
   std::vector<Place> places;
 
@@ -86,12 +87,12 @@ std::string Store::path_of(const RecordKey& key) const { return root_ + "/" + re
 
 std::optional<Record> Store::find(const RecordKey& key) const {
   if (!root_.empty())
-    if (auto record = store_folder::find(root_, key, /*writable=*/true)) return record;
+    if (auto record = store_folder::find(root_, key, /*writable=*/true, state_->trusted)) return record;
   if (options_.read_only.empty()) return std::nullopt;
   std::call_once(state_->opened, [&] { state_->places = open_places(options_.read_only); });
   for (const Place& place : state_->places)
-    if (auto record =
-            place.archive ? place.archive->find(key) : store_folder::find(place.folder, key, /*writable=*/false))
+    if (auto record = place.archive ? place.archive->find(key)
+                                    : store_folder::find(place.folder, key, /*writable=*/false, state_->trusted))
       return record;
   return std::nullopt;
 }

@@ -67,12 +67,20 @@ bool make_trusted(const std::string& root, const std::string& folder, std::set<s
          store_files::make_folders(folder, root, synced) && is_trusted(root, folder);
 }
 
-std::optional<Record> find(const std::string& root, const RecordKey& key, bool writable) {
+bool TrustedFolders::holds(const std::string& root, const std::string& folder) {
+  const std::lock_guard lock(mutex_);
+  if (folders_.count(folder) > 0) return true;
+  if (!is_trusted(root, folder)) return false;
+  folders_.insert(folder);
+  return true;
+}
+
+std::optional<Record> find(const std::string& root, const RecordKey& key, bool writable, TrustedFolders& trusted) {
   const std::string path = root + "/" + record_format::relative_path(key);
   const File file(path, Access::read);
   if (!file.is_open()) return std::nullopt;
   const auto info = file.info();
-  if (!info || !is_trusted(root, store_files::folder_of(path))) return std::nullopt;
+  if (!info || !trusted.holds(root, store_files::folder_of(path))) return std::nullopt;
   if (const std::string_view why = store_files::distrust(*info); !why.empty()) {
     warn(path, why);
     return std::nullopt;

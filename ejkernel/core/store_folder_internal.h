@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,8 +21,20 @@ bool is_trusted(const std::string& root, const std::string& folder);
 /// trusted.
 bool make_trusted(const std::string& root, const std::string& folder, std::set<std::string>& synced);
 
+/// Folders that were trusted when they were first read from. They are not looked at again for reading: a record counts
+/// only if its own owner and mode say that nobody else can have written it.
+class TrustedFolders {
+ public:
+  /// is_trusted(), for the first time of a folder and as long as it is not.
+  bool holds(const std::string& root, const std::string& folder);
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> folders_;
+};
+
 /// The key's record below `root`. In the `writable` root a damaged one is moved aside, and a hit counts as use.
-std::optional<Record> find(const std::string& root, const RecordKey& key, bool writable);
+std::optional<Record> find(const std::string& root, const RecordKey& key, bool writable, TrustedFolders& trusted);
 
 /// Whether a newer version of the library wrote the record: then it is left alone, by writers and collectors too.
 bool holds_newer_record(const std::string& path);

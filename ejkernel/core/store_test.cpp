@@ -394,6 +394,24 @@ TEST_F(StoreFiles, read_only_places_are_trusted_as_the_root_is) {
   EXPECT_EQ(distrust_of(root()), "can be written by others than its owner");
 }
 
+TEST_F(StoreFiles, a_folder_is_looked_at_when_it_is_first_read_from_and_a_file_each_time) {
+  ASSERT_TRUE(Store(root()).put(key("k"), record("v")));
+  const Store store(root());
+  const std::string path = store.path_of(key("k")), group = fs::path(path).parent_path();
+  const auto may_write = [](const std::string& place, fs::perm_options whether) {
+    fs::permissions(place, fs::perms::others_write, whether);
+  };
+  may_write(group, fs::perm_options::add);
+  EXPECT_FALSE(store.find(key("k")).has_value()) << "the first time";
+  may_write(group, fs::perm_options::remove);
+  EXPECT_TRUE(store.find(key("k")).has_value()) << "one that was not trusted is looked at again";
+  may_write(group, fs::perm_options::add);
+  EXPECT_TRUE(store.find(key("k")).has_value()) << "nobody else can have written the file";
+  EXPECT_FALSE(store.put(key("other"), record("v"))) << "what is written to is looked at each time";
+  may_write(path, fs::perm_options::add);
+  EXPECT_FALSE(store.find(key("k")).has_value());
+}
+
 // ---- when calls fail ----
 
 /// Whatever call fails: the old record or the new one is there, whole, and nothing else.
