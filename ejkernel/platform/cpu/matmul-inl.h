@@ -24,33 +24,33 @@ HWY_INLINE FloatV load_right(const B* from) {
 }
 HWY_INLINE WordV load_right(const Pair* from) { return hn::LoadU(WordTag(), &from->bits); }
 
-template <int kRow, int kNumRows, class E, class V>
+template <int kRow, int kNumRows, int kVectors, class E, class V>
 HWY_INLINE void step(const E* a, V b0, V b1, FloatV& c0, FloatV& c1) {
   if constexpr (kRow < kNumRows) {
     const V x = gemm_detail::broadcast(a + kRow * kLeftStride);
     c0 = gemm_detail::multiply_add(x, b0, c0);
-    c1 = gemm_detail::multiply_add(x, b1, c1);
+    if constexpr (kVectors == 2) c1 = gemm_detail::multiply_add(x, b1, c1);
   }
 }
 
-template <int kRow, int kNumRows>
+template <int kRow, int kNumRows, int kVectors>
 HWY_INLINE void begin(const float* c, int64_t stride, FloatV& c0, FloatV& c1) {
   if constexpr (kRow < kNumRows) {
     c0 = hn::LoadU(FloatTag(), c + kRow * stride);
-    c1 = hn::LoadU(FloatTag(), c + kRow * stride + lanes());
+    if constexpr (kVectors == 2) c1 = hn::LoadU(FloatTag(), c + kRow * stride + lanes());
   }
 }
 
-template <int kRow, int kNumRows>
+template <int kRow, int kNumRows, int kVectors>
 HWY_INLINE void finish(float* c, int64_t stride, FloatV c0, FloatV c1) {
   if constexpr (kRow < kNumRows) {
     hn::StoreU(c0, FloatTag(), c + kRow * stride);
-    hn::StoreU(c1, FloatTag(), c + kRow * stride + lanes());
+    if constexpr (kVectors == 2) hn::StoreU(c1, FloatTag(), c + kRow * stride + lanes());
   }
 }
 
-/// kNumRows rows x two vectors of c. Vectors of scalable size cannot stand in arrays: hence the names.
-template <int kNumRows, class E, class B>
+/// kNumRows rows x kVectors vectors of c, one or two. Vectors of scalable size cannot stand in arrays: hence the names.
+template <int kNumRows, int kVectors, class E, class B>
 HWY_NOINLINE void block(int64_t k, const E* HWY_RESTRICT a, const B* HWY_RESTRICT b, int64_t b_stride,
                         float* HWY_RESTRICT c, int64_t c_stride, bool add) {
   const FloatTag d;
@@ -59,64 +59,90 @@ HWY_NOINLINE void block(int64_t k, const E* HWY_RESTRICT a, const B* HWY_RESTRIC
   FloatV q0 = p0, q1 = p0, q2 = p0, q3 = p0, q4 = p0, q5 = p0, q6 = p0, q7 = p0, q8 = p0, q9 = p0, q10 = p0, q11 = p0,
          q12 = p0, q13 = p0;
   if (add) {
-    begin<0, kNumRows>(c, c_stride, p0, q0);
-    begin<1, kNumRows>(c, c_stride, p1, q1);
-    begin<2, kNumRows>(c, c_stride, p2, q2);
-    begin<3, kNumRows>(c, c_stride, p3, q3);
-    begin<4, kNumRows>(c, c_stride, p4, q4);
-    begin<5, kNumRows>(c, c_stride, p5, q5);
-    begin<6, kNumRows>(c, c_stride, p6, q6);
-    begin<7, kNumRows>(c, c_stride, p7, q7);
-    begin<8, kNumRows>(c, c_stride, p8, q8);
-    begin<9, kNumRows>(c, c_stride, p9, q9);
-    begin<10, kNumRows>(c, c_stride, p10, q10);
-    begin<11, kNumRows>(c, c_stride, p11, q11);
-    begin<12, kNumRows>(c, c_stride, p12, q12);
-    begin<13, kNumRows>(c, c_stride, p13, q13);
+    begin<0, kNumRows, kVectors>(c, c_stride, p0, q0);
+    begin<1, kNumRows, kVectors>(c, c_stride, p1, q1);
+    begin<2, kNumRows, kVectors>(c, c_stride, p2, q2);
+    begin<3, kNumRows, kVectors>(c, c_stride, p3, q3);
+    begin<4, kNumRows, kVectors>(c, c_stride, p4, q4);
+    begin<5, kNumRows, kVectors>(c, c_stride, p5, q5);
+    begin<6, kNumRows, kVectors>(c, c_stride, p6, q6);
+    begin<7, kNumRows, kVectors>(c, c_stride, p7, q7);
+    begin<8, kNumRows, kVectors>(c, c_stride, p8, q8);
+    begin<9, kNumRows, kVectors>(c, c_stride, p9, q9);
+    begin<10, kNumRows, kVectors>(c, c_stride, p10, q10);
+    begin<11, kNumRows, kVectors>(c, c_stride, p11, q11);
+    begin<12, kNumRows, kVectors>(c, c_stride, p12, q12);
+    begin<13, kNumRows, kVectors>(c, c_stride, p13, q13);
   }
   for (int64_t i = 0; i < k; ++i, ++a, b += b_stride) {
-    const auto b0 = load_right(b), b1 = load_right(b + lanes());
-    step<0, kNumRows>(a, b0, b1, p0, q0);
-    step<1, kNumRows>(a, b0, b1, p1, q1);
-    step<2, kNumRows>(a, b0, b1, p2, q2);
-    step<3, kNumRows>(a, b0, b1, p3, q3);
-    step<4, kNumRows>(a, b0, b1, p4, q4);
-    step<5, kNumRows>(a, b0, b1, p5, q5);
-    step<6, kNumRows>(a, b0, b1, p6, q6);
-    step<7, kNumRows>(a, b0, b1, p7, q7);
-    step<8, kNumRows>(a, b0, b1, p8, q8);
-    step<9, kNumRows>(a, b0, b1, p9, q9);
-    step<10, kNumRows>(a, b0, b1, p10, q10);
-    step<11, kNumRows>(a, b0, b1, p11, q11);
-    step<12, kNumRows>(a, b0, b1, p12, q12);
-    step<13, kNumRows>(a, b0, b1, p13, q13);
+    const auto b0 = load_right(b), b1 = kVectors == 2 ? load_right(b + lanes()) : b0;
+    step<0, kNumRows, kVectors>(a, b0, b1, p0, q0);
+    step<1, kNumRows, kVectors>(a, b0, b1, p1, q1);
+    step<2, kNumRows, kVectors>(a, b0, b1, p2, q2);
+    step<3, kNumRows, kVectors>(a, b0, b1, p3, q3);
+    step<4, kNumRows, kVectors>(a, b0, b1, p4, q4);
+    step<5, kNumRows, kVectors>(a, b0, b1, p5, q5);
+    step<6, kNumRows, kVectors>(a, b0, b1, p6, q6);
+    step<7, kNumRows, kVectors>(a, b0, b1, p7, q7);
+    step<8, kNumRows, kVectors>(a, b0, b1, p8, q8);
+    step<9, kNumRows, kVectors>(a, b0, b1, p9, q9);
+    step<10, kNumRows, kVectors>(a, b0, b1, p10, q10);
+    step<11, kNumRows, kVectors>(a, b0, b1, p11, q11);
+    step<12, kNumRows, kVectors>(a, b0, b1, p12, q12);
+    step<13, kNumRows, kVectors>(a, b0, b1, p13, q13);
   }
-  finish<0, kNumRows>(c, c_stride, p0, q0);
-  finish<1, kNumRows>(c, c_stride, p1, q1);
-  finish<2, kNumRows>(c, c_stride, p2, q2);
-  finish<3, kNumRows>(c, c_stride, p3, q3);
-  finish<4, kNumRows>(c, c_stride, p4, q4);
-  finish<5, kNumRows>(c, c_stride, p5, q5);
-  finish<6, kNumRows>(c, c_stride, p6, q6);
-  finish<7, kNumRows>(c, c_stride, p7, q7);
-  finish<8, kNumRows>(c, c_stride, p8, q8);
-  finish<9, kNumRows>(c, c_stride, p9, q9);
-  finish<10, kNumRows>(c, c_stride, p10, q10);
-  finish<11, kNumRows>(c, c_stride, p11, q11);
-  finish<12, kNumRows>(c, c_stride, p12, q12);
-  finish<13, kNumRows>(c, c_stride, p13, q13);
+  finish<0, kNumRows, kVectors>(c, c_stride, p0, q0);
+  finish<1, kNumRows, kVectors>(c, c_stride, p1, q1);
+  finish<2, kNumRows, kVectors>(c, c_stride, p2, q2);
+  finish<3, kNumRows, kVectors>(c, c_stride, p3, q3);
+  finish<4, kNumRows, kVectors>(c, c_stride, p4, q4);
+  finish<5, kNumRows, kVectors>(c, c_stride, p5, q5);
+  finish<6, kNumRows, kVectors>(c, c_stride, p6, q6);
+  finish<7, kNumRows, kVectors>(c, c_stride, p7, q7);
+  finish<8, kNumRows, kVectors>(c, c_stride, p8, q8);
+  finish<9, kNumRows, kVectors>(c, c_stride, p9, q9);
+  finish<10, kNumRows, kVectors>(c, c_stride, p10, q10);
+  finish<11, kNumRows, kVectors>(c, c_stride, p11, q11);
+  finish<12, kNumRows, kVectors>(c, c_stride, p12, q12);
+  finish<13, kNumRows, kVectors>(c, c_stride, p13, q13);
 }
 
-/// Rows of a packed panel times a strip, in the smallest block that holds them: rows of c up to that are written too.
-template <class E, class B>
+/// Rows of the smallest block that holds so many.
+HWY_INLINE int64_t block_rows(int64_t rows) {
+  if (rows <= 2) return rows;
+  if (rows <= 4) return 4;
+  return kMaxRows > 8 && rows <= 8 ? 8 : kMaxRows;
+}
+
+/// Rows of a packed panel times a strip of kVectors vectors: block_rows(rows) rows of c are written.
+template <int kVectors = 2, class E, class B>
 HWY_INLINE void multiply_strip(int64_t rows, int64_t k, const E* a, const B* b, int64_t b_stride, float* c,
                                int64_t c_stride, bool add) {
-  if (rows == 1) return block<1>(k, a, b, b_stride, c, c_stride, add);
-  if (rows == 2) return block<2>(k, a, b, b_stride, c, c_stride, add);
-  if (rows <= 4) return block<4>(k, a, b, b_stride, c, c_stride, add);
-  if constexpr (kMaxRows == 14)
-    if (rows <= 8) return block<8>(k, a, b, b_stride, c, c_stride, add);
-  block<kMaxRows>(k, a, b, b_stride, c, c_stride, add);
+  const int64_t most = block_rows(rows);
+  if (most == 1) return block<1, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  if (most == 2) return block<2, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  if (most == 4) return block<4, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  if constexpr (kMaxRows > 8)
+    if (most == 8) return block<8, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  block<kMaxRows, kVectors>(k, a, b, b_stride, c, c_stride, add);
+}
+
+/// A packed panel times a strip of fewer columns than others have, which completes it with zeros in `strip`.
+template <class B>
+HWY_INLINE void multiply_last_strip(int64_t rows, int64_t k, const float* a, const B* b, int64_t b_stride,
+                                    int64_t columns, float* strip, float* c, int64_t c_stride, bool add) {
+  const FloatTag d;
+  const int64_t first = std::min(columns, lanes()), second = columns - first;
+  float* to = strip;
+  if (second == 0) {
+    for (int64_t r = 0; r < k; ++r, b += b_stride, to += lanes()) hn::Store(load_first_floats(b, first), d, to);
+    return multiply_strip<1>(rows, k, a, strip, lanes(), c, c_stride, add);
+  }
+  for (int64_t r = 0; r < k; ++r, b += b_stride, to += 2 * lanes()) {
+    hn::Store(load_floats(b), d, to);
+    hn::Store(load_first_floats(b + first, second), d, to + lanes());
+  }
+  multiply_strip<2>(rows, k, a, strip, 2 * lanes(), c, c_stride, add);
 }
 
 /// multiply_block of at most kPackedColumns.
@@ -193,8 +219,8 @@ HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, co
   const int64_t width = 2 * lanes(), whole = at.columns / width * width;
   for (int64_t k = 0; k < at.count; k += kDepthBlock) {
     const int64_t block_end = std::min(at.count, k + kDepthBlock);
-    pack_left(a, at.row, at.rows, matmul_detail::kMaxRows, at.depth + k, block_end - k, block_end - k, s.turned,
-              s.left);
+    pack_left(a, at.row, at.rows, matmul_detail::block_rows(at.rows), at.depth + k, block_end - k, block_end - k,
+              s.turned, s.left);
     for (int64_t i = k; i < block_end; i += streamed) {
       const int64_t count = std::min(streamed, block_end - i);
       const int64_t num_ahead = std::clamp<int64_t>(at.count - (i + ahead), 0, streamed);
@@ -205,13 +231,12 @@ HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, co
         matmul_detail::multiply_strip(at.rows, count, s.left + (i - k), rows + n, b_stride, s.c + n, s.c_stride,
                                       add || i > 0);
       }
-      if (whole == at.columns) continue;
-      HWY_ALIGN B last[kStreamed * kMaxStripColumns] = {};
-      for (int64_t r = 0; r < count; ++r)
-        std::copy_n(rows + whole + r * b_stride, at.columns - whole, last + r * kMaxStripColumns);
-      matmul_detail::multiply_strip(at.rows, count, s.left + (i - k), last, kMaxStripColumns, s.c + whole, s.c_stride,
-                                    add || i > 0);
     }
+    if (whole == at.columns) continue;
+    const int64_t count = block_end - k;
+    const B* rows = b + (at.depth + k) * b_stride + at.column + whole;
+    matmul_detail::multiply_last_strip(at.rows, count, s.left, rows, b_stride, at.columns - whole, s.right, s.c + whole,
+                                       s.c_stride, add || k > 0);
   }
 }
 
