@@ -39,12 +39,15 @@ constexpr Targets kOnHost{.run = 0.5e-6, .c_run = 1e-6, .execute = 3e-6};
 /// Above the driver's launch of an empty kernel.
 constexpr Targets kOnGpu{.run = 1.5e-6, .c_run = 2e-6, .execute = 4e-6};
 
-/// The operation's default call with nothing in it: the first dimension of its first input is 0.
+/// The operation's default call with nothing in it: the first dimension of its first input is 0, and there are no
+/// groups whose results would have to be zeros.
 ToolCall empty_call(const std::string& operation) {
   CallFlags flags;
   flags.operation = operation;
   const Operation& op = *KernelRegistry::instance().find(operation)->declaration;
   flags.dims[std::string(op.inputs[0].contract.begin()->dims[0].name)] = 0;
+  const std::vector<std::string> dims = dim_names(op, 0);
+  if (std::find(dims.begin(), dims.end(), "num_groups") != dims.end()) flags.dims["num_groups"] = 0;
   return make_call_with_data(flags);
 }
 

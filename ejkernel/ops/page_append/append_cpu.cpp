@@ -104,7 +104,8 @@ constexpr int64_t kTasks = 16;
 }  // namespace
 
 void append_cpu(const Append& append, const RunContext& context) {
-  const int64_t tasks = std::clamp<int64_t>(append.sequences.pages.count, 1, kTasks);
+  const int64_t most = std::min({append.sequences.pages.count, append.keys.shape[0], kTasks});
+  const int64_t tasks = std::max<int64_t>(most, 1);  // one that looks at the lengths, in any case
   cpu::parallel_for(tasks, [&](int64_t task) {
     HWY_DYNAMIC_DISPATCH(write_pages)(append, task, tasks, context.status);
   });

@@ -241,6 +241,7 @@ void paged_cpu(const PagedCall& call, const PagedCpuConfig& config, const RunCon
   const int64_t step = overlapping ? 1 : std::max<int64_t>(sequences, 1);
   for (int64_t begin = 0; begin < sequences; begin += step) {
     schedule.build(call, config, begin, begin + step, context.status);
+    if (schedule.num_tasks == 0) continue;
     cpu::parallel_for(
         schedule.num_tasks,
         [&](int64_t n, int worker) {
