@@ -127,6 +127,20 @@ HWY_INLINE void multiply_strip(int64_t rows, int64_t k, const E* a, const B* b, 
   block<kMaxRows, kVectors>(k, a, b, b_stride, c, c_stride, add);
 }
 
+/// At most lanes() elements of a storage type as floats; zeros behind them.
+HWY_INLINE FloatV load_first_floats(const float* from, int64_t count) {
+  return hn::LoadN(FloatTag(), from, static_cast<size_t>(count));
+}
+template <class T>
+HWY_INLINE FloatV load_first_floats(const T* from, int64_t count) {
+  static_assert(sizeof(T) == sizeof(uint16_t));
+  const hn::Rebind<uint16_t, FloatTag> half;
+  HWY_ALIGN T elements[kMaxLanes];
+  const auto bits = hn::LoadN(half, reinterpret_cast<const uint16_t*>(from), static_cast<size_t>(count));
+  hn::Store(bits, half, reinterpret_cast<uint16_t*>(elements));
+  return load_floats(elements);
+}
+
 /// A packed panel times a strip of fewer columns than others have, which completes it with zeros in `strip`.
 template <class B>
 HWY_INLINE void multiply_last_strip(int64_t rows, int64_t k, const float* a, const B* b, int64_t b_stride,

@@ -142,20 +142,6 @@ HWY_INLINE FloatV load_floats(const f16_t* from) {
   return floats_of_halves(hn::LoadU(half, reinterpret_cast<const uint16_t*>(from)));
 }
 
-/// Of at most lanes() elements; zeros behind them.
-HWY_INLINE FloatV load_first_floats(const float* from, int64_t count) {
-  return hn::LoadN(FloatTag(), from, static_cast<size_t>(count));
-}
-template <class T>
-HWY_INLINE FloatV load_first_floats(const T* from, int64_t count) {
-  static_assert(sizeof(T) == sizeof(uint16_t));
-  const hn::Rebind<uint16_t, FloatTag> half;
-  HWY_ALIGN T elements[kMaxLanes];
-  const auto bits = hn::LoadN(half, reinterpret_cast<const uint16_t*>(from), static_cast<size_t>(count));
-  hn::Store(bits, half, reinterpret_cast<uint16_t*>(elements));
-  return load_floats(elements);
-}
-
 // Codes of a quantised tensor, without their scale.
 HWY_INLINE FloatV load_floats(const int8_t* from) {
   const hn::Rebind<int8_t, IntTag> bytes;
