@@ -117,6 +117,18 @@ TEST(Docs, the_readmes_program_compiles_without_a_warning_and_runs) {
   }
 }
 
+TEST(Docs, the_readme_names_every_operation) {
+  const std::string readme = read_text(kSourceFolder / "README.md");
+  int operations = 0;
+  for (const fs::directory_entry& page : fs::directory_iterator(kSourceFolder / "docs/operations")) {
+    const std::string name = page.path().stem();
+    if (name == "index" || name.ends_with("_backward")) continue;  // a gradient stands in its operation's row
+    ++operations;
+    EXPECT_THAT(readme, ::testing::HasSubstr("[`" + name + "`](docs/operations/" + name + ".md)"));
+  }
+  EXPECT_GT(operations, 10);
+}
+
 TEST(Docs, every_rule_names_tests_and_every_named_test_exists) {
   std::set<std::string> tests;
   const std::regex definition(R"(\nTEST(?:_[FP])?\((\w+,\s*\w+)\))"), comma(R"(,\s*)");
