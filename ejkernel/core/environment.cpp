@@ -7,10 +7,12 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/validate.h"
 
 namespace ejk::environment {
 namespace {
@@ -19,10 +21,13 @@ constexpr std::string_view kPrefix = "EJKERNEL_";
 constexpr int kMaxThreads = 4096;
 constexpr int64_t kMaxMilliseconds = int64_t{1} << 40;
 constexpr int64_t kMaxQuotaMb = 1048576;
+constexpr int64_t kLeastSharedBytes = 49152;  // what every kernel may have without asking for more
+constexpr int64_t kMostSharedBytes = 1048576;
+constexpr size_t kMaxPrefix = 64;
 
 [[noreturn]] void refuse(const Variable& variable, std::string_view value) {
-  throw InvalidArgument(std::string(variable.name) + ": " + std::string(variable.type) + " was expected, '" +
-                        std::string(value) + "' was given; correct or unset the environment variable");
+  throw_invalid("environment", variable.name, "be " + std::string(variable.type), "'" + std::string(value) + "'",
+                "correct the variable or unset it");
 }
 
 /// The enumerator called `value`, for enumerations that count from 0 and have name().
@@ -144,6 +149,19 @@ void parse_ops_stamp(const Variable& self, std::string_view value, Values& into)
   into.ops_stamp = *stamp;
 }
 
+/// Labels stand in JSON, in a program's text and in profilers, so that nothing that any of them quotes may be in one.
+void parse_ops_prefix(const Variable& self, std::string_view value, Values& into) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr("_.-/#:", c) != nullptr;
+  };
+  if (value.size() > kMaxPrefix || !std::all_of(value.begin(), value.end(), is_plain)) refuse(self, value);
+  into.ops_prefix = value;
+}
+
+void parse_shared_limit(const Variable& self, std::string_view value, Values& into) {
+  parse_integer(self, value, kLeastSharedBytes, kMostSharedBytes, into.shared_bytes_limit);
+}
+
 void parse_trace(const Variable& self, std::string_view value, Values& into) {
   into.trace_file = absolute(self, value, value);
 }
@@ -190,6 +208,10 @@ constexpr std::array kVariables = {
         "the library that compiles CUDA kernels, such as /usr/local/cuda/lib64/libnvrtc.so.13; `ejk doctor` says where "
         "it is looked for otherwise",
         parse_nvrtc},
+    Variable{"EJKERNEL_TRITON_SMEM_LIMIT", "an integer from 49152 to 1048576", "what the device has",
+             "bytes of shared memory that a block of any GPU kernel may take; kernels and configs that need more are "
+             "passed over, and what is tuned under a limit is kept apart",
+             parse_shared_limit},
     Variable{"EJKERNEL_LIBRARY", "an absolute path", "the wheel's, else what a source tree built",
              "the libejkernel.so that the Python package loads; C and C++ programs are linked to theirs",
              parse_library},
@@ -202,6 +224,8 @@ constexpr std::array kVariables = {
              "(ejkernel.<operation>@<revision>:<digest>), or the label and the problem's text; the label is also what "
              "profilers get as an NVTX range, and what a trace says",
              parse_ops_stamp},
+    Variable{"EJKERNEL_OPS_PREFIX", "at most 64 letters, digits and _ . - / # :", "ejkernel.",
+             "what every label begins with, in front of the operation's name", parse_ops_prefix},
     Variable{"EJKERNEL_TRACE", "an absolute path", "none",
              "a Chrome trace, which Perfetto shows too: an event for each run of a plan, with its host time, kernel, "
              "config and label",

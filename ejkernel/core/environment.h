@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,11 +40,14 @@ struct Values {
   int64_t cache_quota_mb = 2048;          ///< of the store, in MiB; 0: no limit
   /// Absolute paths of more stores and archives, in order; absent: the tables that the library ships.
   std::optional<std::vector<std::string>> config_path = {};
-  std::string nvrtc = {};            ///< path of the CUDA compiler's library; empty: look for it
+  std::string nvrtc = {};  ///< path of the CUDA compiler's library; empty: look for it
+  /// Of a block on a GPU, below what the device has.
+  int64_t shared_bytes_limit = std::numeric_limits<int64_t>::max();
   bool ops_record = false;           ///< calls are recorded
   std::string ops_record_file = {};  ///< in this file as well; empty: in memory only
   OpsStamp ops_stamp = OpsStamp::hash;
-  std::string trace_file = {};  ///< an event for each run; empty: none
+  std::string ops_prefix = "ejkernel.";  ///< of every label
+  std::string trace_file = {};           ///< an event for each run; empty: none
 };
 
 /// The process's environment as it was at first use. Throws InvalidArgument, naming the variable, while one is
@@ -62,9 +66,11 @@ inline const std::string& cache_dir() { return values().cache_dir; }
 inline int64_t cache_quota_mb() { return values().cache_quota_mb; }
 inline const std::optional<std::vector<std::string>>& config_path() { return values().config_path; }
 inline const std::string& nvrtc() { return values().nvrtc; }
+inline int64_t shared_bytes_limit() { return values().shared_bytes_limit; }
 inline bool ops_record() { return values().ops_record; }
 inline const std::string& ops_record_file() { return values().ops_record_file; }
 inline OpsStamp ops_stamp() { return values().ops_stamp; }
+inline const std::string& ops_prefix() { return values().ops_prefix; }
 inline const std::string& trace_file() { return values().trace_file; }
 
 /// Reads it again: for tests. References to the old one stay valid.

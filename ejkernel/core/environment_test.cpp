@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -46,6 +47,8 @@ TEST(Environment, an_empty_one_gives_the_defaults_and_so_does_a_variable_set_to_
     EXPECT_EQ(values.config_path, std::nullopt);
     EXPECT_FALSE(values.ops_record);
     EXPECT_EQ(values.ops_stamp, OpsStamp::hash);
+    EXPECT_EQ(values.ops_prefix, "ejkernel.");
+    EXPECT_EQ(values.shared_bytes_limit, std::numeric_limits<int64_t>::max());
     EXPECT_EQ(values.trace_file, "");
   }
 }
@@ -75,6 +78,8 @@ TEST(Environment, every_variable_reaches_its_field) {
   EXPECT_TRUE(record("/a/calls").ops_record && record("/a/calls").ops_record_file == "/a/calls");
   for (const OpsStamp stamp : {OpsStamp::none, OpsStamp::hash, OpsStamp::json})
     EXPECT_EQ(parsed({{"EJKERNEL_OPS_STAMP", std::string(name(stamp))}}).ops_stamp, stamp);
+  EXPECT_EQ(parsed({{"EJKERNEL_OPS_PREFIX", "ejkernel_ops#"}}).ops_prefix, "ejkernel_ops#");
+  EXPECT_EQ(parsed({{"EJKERNEL_TRITON_SMEM_LIMIT", "101376"}}).shared_bytes_limit, 101376);
   EXPECT_EQ(parsed({{"EJKERNEL_TRACE", "/a/trace.json"}}).trace_file, "/a/trace.json");
   EXPECT_EQ(parsed({{"EJKERNEL_PLUGINS", "/a/b.so:/c.so"}}).plugins, (std::vector<std::string>{"/a/b.so", "/c.so"}));
   const auto debug = [](const char* value) { return parsed({{"EJKERNEL_DEBUG", value}}).debug; };
@@ -87,27 +92,47 @@ TEST(Environment, every_variable_reaches_its_field) {
 
 TEST(Environment, malformed_values_are_refused_by_name) {
   EXPECT_EQ(error_of({{"EJKERNEL_LOG", "loud"}}),
-            "EJKERNEL_LOG: off, error, warning, info or debug was expected, 'loud' was given; correct or unset the "
-            "environment variable");
+            "environment: EJKERNEL_LOG must be off, error, warning, info or debug, got 'loud'; correct the variable or "
+            "unset it");
+  const char* const kTooLong = "01234567890123456789012345678901234567890123456789012345678901234";
   const std::pair<const char*, const char*> malformed[] = {
-      {"EJKERNEL_PLATFORM", "gpu"},       {"EJKERNEL_PLATFORM", "CPU"},
-      {"EJKERNEL_LOG", "warning "},       {"EJKERNEL_NUM_THREADS", "0"},
-      {"EJKERNEL_NUM_THREADS", "-1"},     {"EJKERNEL_NUM_THREADS", "4097"},
-      {"EJKERNEL_NUM_THREADS", "4 "},     {"EJKERNEL_NUM_THREADS", "99999999999999999999"},
-      {"EJKERNEL_NUM_THREADS", "two"},    {"EJKERNEL_DEBUG", "guard,"},
-      {"EJKERNEL_DEBUG", "synk"},         {"EJKERNEL_AUTOTUNE_POLICY", "never"},
-      {"EJKERNEL_CACHE_DIR", "cache"},    {"EJKERNEL_NVRTC", "libnvrtc.so.13"},
-      {"EJKERNEL_PLUGINS", "plugin.so"},  {"EJKERNEL_PLUGINS", "/a.so:"},
-      {"EJKERNEL_PLUGINS", "/a.so:b.so"}, {"EJKERNEL_CACHE_QUOTA_MB", "-1"},
-      {"EJKERNEL_CACHE_QUOTA_MB", "2G"},  {"EJKERNEL_CACHE_QUOTA_MB", "1048577"},
-      {"EJKERNEL_CONFIG_PATH", "/a::/b"}, {"EJKERNEL_CONFIG_PATH", "tables"},
-      {"EJKERNEL_OPS_RECORD", "calls"},   {"EJKERNEL_OPS_RECORD", "yes"},
-      {"EJKERNEL_OPS_STAMP", "HASH"},     {"EJKERNEL_OPS_STAMP", "1"},
+      {"EJKERNEL_PLATFORM", "gpu"},
+      {"EJKERNEL_PLATFORM", "CPU"},
+      {"EJKERNEL_LOG", "warning "},
+      {"EJKERNEL_NUM_THREADS", "0"},
+      {"EJKERNEL_NUM_THREADS", "-1"},
+      {"EJKERNEL_NUM_THREADS", "4097"},
+      {"EJKERNEL_NUM_THREADS", "4 "},
+      {"EJKERNEL_NUM_THREADS", "99999999999999999999"},
+      {"EJKERNEL_NUM_THREADS", "two"},
+      {"EJKERNEL_DEBUG", "guard,"},
+      {"EJKERNEL_DEBUG", "synk"},
+      {"EJKERNEL_AUTOTUNE_POLICY", "never"},
+      {"EJKERNEL_CACHE_DIR", "cache"},
+      {"EJKERNEL_NVRTC", "libnvrtc.so.13"},
+      {"EJKERNEL_PLUGINS", "plugin.so"},
+      {"EJKERNEL_PLUGINS", "/a.so:"},
+      {"EJKERNEL_PLUGINS", "/a.so:b.so"},
+      {"EJKERNEL_CACHE_QUOTA_MB", "-1"},
+      {"EJKERNEL_CACHE_QUOTA_MB", "2G"},
+      {"EJKERNEL_CACHE_QUOTA_MB", "1048577"},
+      {"EJKERNEL_CONFIG_PATH", "/a::/b"},
+      {"EJKERNEL_CONFIG_PATH", "tables"},
+      {"EJKERNEL_OPS_RECORD", "calls"},
+      {"EJKERNEL_OPS_RECORD", "yes"},
+      {"EJKERNEL_OPS_STAMP", "HASH"},
+      {"EJKERNEL_OPS_STAMP", "1"},
+      {"EJKERNEL_OPS_PREFIX", "a b"},
+      {"EJKERNEL_OPS_PREFIX", "\"."},
+      {"EJKERNEL_OPS_PREFIX", kTooLong},
+      {"EJKERNEL_TRITON_SMEM_LIMIT", "49151"},
+      {"EJKERNEL_TRITON_SMEM_LIMIT", "64K"},
   };
   for (const auto& [variable, value] : malformed) {
     const std::string error = error_of({{variable, value}});
-    EXPECT_EQ(error.rfind(std::string(variable) + ": ", 0), 0u) << error;
-    EXPECT_NE(error.find("'" + std::string(value) + "' was given"), std::string::npos) << error;
+    EXPECT_EQ(error.rfind("environment: " + std::string(variable) + " must be ", 0), 0u) << error;
+    EXPECT_NE(error.find(", got '" + std::string(value) + "'; correct the variable or unset it"), std::string::npos)
+        << error;
   }
 }
 

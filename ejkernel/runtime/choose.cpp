@@ -11,6 +11,7 @@
 #include "ejkernel/runtime/calibration.h"
 #include "ejkernel/runtime/clock_cache.h"
 #include "ejkernel/runtime/config_store.h"
+#include "ejkernel/runtime/cost_model.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/single_flight.h"
 #include "ejkernel/runtime/timer.h"
@@ -355,7 +356,7 @@ class Chooser {
   }
 
   ConfigBlock heuristic(const KernelInfo& kernel) const {
-    return kernel.heuristic(view_, calibrated_properties(device_.device));
+    return heuristic_that_fits(kernel, view_, calibrated_properties(device_.device));
   }
 
   /// An illegal config is a miss.

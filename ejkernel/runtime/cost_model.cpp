@@ -7,6 +7,21 @@
 #include <limits>
 
 namespace ejk {
+namespace {
+
+bool fits(const Cost& cost, const DeviceProperties& device) {
+  return device.shared_bytes_per_block == 0 || cost.shared_bytes <= device.shared_bytes_per_block;
+}
+
+}  // namespace
+
+ConfigBlock heuristic_that_fits(const KernelInfo& kernel, const CallView& call, const DeviceProperties& device) {
+  const ConfigBlock usual = kernel.heuristic(call, device);
+  if (kernel.cost == nullptr || fits(kernel.cost(call, usual, device), device)) return usual;
+  for (const ConfigBlock& candidate : kernel.candidates(call, device))
+    if (fits(kernel.cost(call, candidate, device), device)) return candidate;
+  return usual;
+}
 
 double predicted_seconds(const Cost& cost, const DeviceProperties& device, const Peaks& peaks) {
   const double units = std::max(1, device.num_units);
@@ -23,7 +38,7 @@ std::vector<std::string> hopeless(const KernelInfo& kernel, const CallView& call
   for (size_t n = 0; n < candidates.size(); ++n) {
     const Cost cost = kernel.cost(call, candidates[n], device);
     seconds.push_back(predicted_seconds(cost, device, peaks));
-    if (device.shared_bytes_per_block > 0 && cost.shared_bytes > device.shared_bytes_per_block)
+    if (!fits(cost, device))
       reasons[n] = fmt::format("it needs {} bytes of shared memory, and the device has {} for a block",
                                cost.shared_bytes, device.shared_bytes_per_block);
     else

@@ -16,6 +16,10 @@ namespace ejk {
 /// of 0 is not known and costs nothing.
 EJK_API double predicted_seconds(const Cost& cost, const DeviceProperties& device, const Peaks& peaks);
 
+/// The heuristic's config; where that needs more shared memory than the device has for a block, the first candidate
+/// that does not, if there is one.
+ConfigBlock heuristic_that_fits(const KernelInfo& kernel, const CallView& call, const DeviceProperties& device);
+
 /// A candidate that is predicted to take so many times the best one's time is not tried: tasks are not equally long,
 /// and no kernel reaches the roofline, so that less says little.
 inline constexpr double kHopeless = 2;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/platform/cpu/cpu_info.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cuda/driver.h"
@@ -17,9 +18,12 @@
 namespace ejk {
 namespace {
 
+/// What is best under a limit is not what is best without.
 std::string fingerprint_of(const DeviceProperties& properties) {
-  return fmt::format("{}|{}|{}|{}", name(properties.device.kind), properties.product, properties.architecture,
-                     properties.num_units);
+  const bool is_limited = properties.shared_bytes_per_block == environment::shared_bytes_limit();
+  return fmt::format("{}|{}|{}|{}{}", name(properties.device.kind), properties.product, properties.architecture,
+                     properties.num_units,
+                     is_limited ? fmt::format("|shared {}", properties.shared_bytes_per_block) : "");
 }
 
 const DeviceProperties& cpu_properties() {

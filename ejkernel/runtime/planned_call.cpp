@@ -80,7 +80,7 @@ std::string label_of(const Plan& plan) {
   const Operation& op = plan.operation();
   const CheckedCall checked = check_call(op, plan.inputs(), plan.params());
   const std::string key = problem_key(op, plan.inputs(), plan.params(), checked, device_fingerprint(plan.device()));
-  return fmt::format("ejkernel.{}@{}:{}", op.name, op.revision, to_string(digest_of(key)));
+  return fmt::format("{}{}@{}:{}", environment::ops_prefix(), op.name, op.revision, to_string(digest_of(key)));
 }
 
 std::string planned_call_json(const Plan& plan) {

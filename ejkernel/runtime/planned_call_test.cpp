@@ -38,6 +38,17 @@ TEST(PlannedCall, label_names_operation_revision_and_problem) {
   EXPECT_THAT(label_of(some_plan()), ::testing::MatchesRegex("ejkernel.flash_attention@[0-9]+:[0-9a-f]{32}"));
 }
 
+TEST(PlannedCall, label_begins_as_the_environment_says) {
+  const std::string usual = label_of(some_plan());
+  ::setenv("EJKERNEL_OPS_PREFIX", "ejkernel_ops#", 1);
+  environment::reload();
+  const std::string label = label_of(some_plan());
+  EXPECT_EQ(label, "ejkernel_ops#" + usual.substr(std::string("ejkernel.").size()));
+  EXPECT_EQ(planned_call_from_json(planned_call_json(some_plan())).label, label);
+  ::unsetenv("EJKERNEL_OPS_PREFIX");
+  environment::reload();
+}
+
 /// The text with this EJKERNEL_OPS_STAMP.
 nlohmann::json written_with(const char* stamp) {
   ::setenv("EJKERNEL_OPS_STAMP", stamp, 1);

@@ -329,7 +329,7 @@ std::vector<ConfigBlock> tuning_candidates(const Plan& plan) {
   const DeviceProperties& device = device_properties(plan.device());
   std::vector<Tensor> outputs;
   const CallView view = view_of(plan, outputs);
-  std::vector<ConfigBlock> all = {kernel.heuristic(view, calibrated_properties(device.device))};
+  std::vector<ConfigBlock> all = {heuristic_that_fits(kernel, view, calibrated_properties(device.device))};
   std::vector<ConfigValues> seen = {config_values(kernel, all.front())};
   for (const ConfigBlock& candidate : kernel.candidates(view, device)) {
     ConfigValues values = config_values(kernel, candidate);

@@ -14,8 +14,8 @@ def library_path() -> Path:
     if named:
         if not os.path.isabs(named) or not os.path.isfile(named):
             raise ImportError(
-                f"EJKERNEL_LIBRARY: the absolute path of libejkernel.so was expected, '{named}' was given; "
-                "correct or unset the environment variable"
+                f"environment: EJKERNEL_LIBRARY must be the absolute path of libejkernel.so, got '{named}'; "
+                "correct the variable or unset it"
             )
         return Path(named)
     # A wheel holds it under one name, which ends in the major version; libejkernel.so there is for linkers.

@@ -53,7 +53,7 @@ def test_the_nearest_library_is_taken(tree, monkeypatch):
 def test_a_wrong_variable_is_refused_by_name(tree, monkeypatch, value):
     touch(tree / "build" / "dev" / "lib" / "libejkernel.so")
     monkeypatch.setenv("EJKERNEL_LIBRARY", value)
-    with pytest.raises(ImportError, match=f"^EJKERNEL_LIBRARY: .* '{value}' was given"):
+    with pytest.raises(ImportError, match=f"^environment: EJKERNEL_LIBRARY must be .*, got '{value}'; "):
         paths_in(tree).library_path()
 
 

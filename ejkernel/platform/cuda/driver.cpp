@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/platform/cuda/symbols.h"
 
@@ -73,14 +74,15 @@ std::unique_ptr<DeviceState> examine(const DriverApi& api, int ordinal) {
   const int capability = 10 * attribute(api, abi::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) +
                          attribute(api, abi::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
   auto state = std::make_unique<DeviceState>();
-  state->properties = {
-      .device = {DeviceKind::cuda, ordinal},
-      .product = product,
-      .architecture = fmt::format("sm_{}", capability),
-      .num_units = attribute(api, abi::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
-      .cache_bytes = attribute(api, abi::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device),
-      .compute_capability = capability,
-      .shared_bytes_per_block = attribute(api, abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device)};
+  state->properties = {.device = {DeviceKind::cuda, ordinal},
+                       .product = product,
+                       .architecture = fmt::format("sm_{}", capability),
+                       .num_units = attribute(api, abi::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+                       .cache_bytes = attribute(api, abi::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device),
+                       .compute_capability = capability,
+                       .shared_bytes_per_block = std::min<int64_t>(
+                           attribute(api, abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device),
+                           environment::shared_bytes_limit())};
   return state;
 }
 

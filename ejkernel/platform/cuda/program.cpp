@@ -8,6 +8,7 @@
 #include <future>
 #include <map>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/platform/cuda/cubin_store.h"
 #include "ejkernel/platform/cuda/sources.h"
 
@@ -237,8 +238,10 @@ Program::Program(const ProgramSpec& spec, Compiled compiled)
 void Program::check_fits(const DeviceProperties& device) const {
   const int shared = shared_bytes_ + compiled_.report.shared_bytes;
   if (shared > device.shared_bytes_per_block)
-    throw CompileError(fmt::format("{} needs {} bytes of shared memory, and {} has {} for a block", instance_, shared,
-                                   device.product, device.shared_bytes_per_block));
+    throw CompileError(fmt::format(
+        "{} needs {} bytes of shared memory, and {} has {} for a block{}", instance_, shared, device.product,
+        device.shared_bytes_per_block,
+        device.shared_bytes_per_block == environment::shared_bytes_limit() ? " under EJKERNEL_TRITON_SMEM_LIMIT" : ""));
 }
 
 void Program::load_on(const DeviceProperties& device) const {
@@ -280,7 +283,7 @@ DeviceProperties made_up_device(std::string_view architecture) {
               .num_units = known.num_units,
               .cache_bytes = known.cache_bytes,
               .compute_capability = known.capability,
-              .shared_bytes_per_block = known.shared_bytes};
+              .shared_bytes_per_block = std::min(known.shared_bytes, environment::shared_bytes_limit())};
     names += fmt::format("{}{}", names.empty() ? "" : ", ", known.architecture);
   }
   throw InvalidArgument(
