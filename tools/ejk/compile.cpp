@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,7 +24,7 @@ namespace {
 
 struct Flags {
   std::string operation, kernel, case_name, architectures = "sm_90a";
-  bool candidates = false;
+  bool candidates = false, every_config = false;
 };
 
 /// One problem's tensors as a device that is not here would see them.
@@ -69,6 +70,25 @@ std::shared_ptr<const Planned> planned(const Operation& op, const ToolCall& call
   return problem;
 }
 
+/// Every config of legal values whose shared memory the device has.
+std::vector<ConfigBlock> every_config(const KernelInfo& kernel, const CallView& call, const DeviceProperties& device) {
+  std::vector<ConfigBlock> configs = {kernel.heuristic(call, device)};
+  for (const ConfigField& field : kernel.config_fields) {
+    std::vector<ConfigBlock> longer;
+    for (ConfigBlock& config : configs)
+      for (const int64_t value : field.legal) {
+        field.set(&config, value);
+        longer.push_back(config);
+      }
+    configs = std::move(longer);
+  }
+  if (kernel.cost != nullptr)
+    std::erase_if(configs, [&](const ConfigBlock& config) {
+      return kernel.cost(call, config, device).shared_bytes > device.shared_bytes_per_block;
+    });
+  return configs;
+}
+
 /// The problems of one operation: every CUDA kernel that serves one on a device is compiled for it, first on the list
 /// or not.
 void add_work(const RegisteredOperation& operation, const Flags& flags, const std::vector<DeviceProperties>& devices,
@@ -85,10 +105,11 @@ void add_work(const RegisteredOperation& operation, const Flags& flags, const st
       const auto problem = planned(op, call, device.device);
       for (const auto& kernel : kernels) {
         if (!kernel->supports(problem->view(), device).ok) continue;
-        work.push_back({problem, kernel, &device, kernel->heuristic(problem->view(), device)});
-        if (!flags.candidates) continue;
-        for (const ConfigBlock& config : kernel->candidates(problem->view(), device))
-          work.push_back({problem, kernel, &device, config});
+        std::vector<ConfigBlock> configs = {kernel->heuristic(problem->view(), device)};
+        if (flags.candidates)
+          std::ranges::copy(kernel->candidates(problem->view(), device), std::back_inserter(configs));
+        if (flags.every_config) configs = every_config(*kernel, problem->view(), device);
+        for (const ConfigBlock& config : configs) work.push_back({problem, kernel, &device, config});
       }
     }
   }
@@ -161,7 +182,8 @@ int run(const Flags& flags) {
     fmt::print("{}  {:7}  {:<{}}  {}  {}\n", row.good ? coloured("ok  ", Colour::green) : coloured("FAIL", Colour::red),
                key.first, row.kernel, width, row.found, printable(key.second));
   }
-  fmt::print("\n{} kernels in {:.2f} s on {} threads, {} refused\n", rows.size(), seconds, num_threads(), num_bad);
+  fmt::print("\n{} configs, {} programs in {:.2f} s on {} threads, {} refused\n", work.size(), rows.size(), seconds,
+             num_threads(), num_bad);
   return num_bad == 0 ? kOk : kFailed;
 }
 
@@ -173,7 +195,8 @@ Action declare_compile(Options& options) {
       .value("arch", flags->architectures, "LIST", "sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120 (default: sm_90a)")
       .value("case", flags->case_name, "NAME", "only this one of the operation's named problems")
       .value("kernel", flags->kernel, "NAME", "only this kernel")
-      .flag("candidates", flags->candidates, "every config that the tuner may try, not the heuristic's alone");
+      .flag("candidates", flags->candidates, "every config that the tuner may try, not the heuristic's alone")
+      .flag("every-config", flags->every_config, "every config of legal values that the device's shared memory holds");
   return [flags] { return run(*flags); };
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ejkernel/ops/flash_attention/flash_attention_backward_schedule.cuh"
+#include "ejkernel/ops/flash_attention/flash_attention_config.h"
 #include "ejkernel/ops/flash_attention/flash_attention_schedule.cuh"
 #include "ejkernel/platform/cuda/device/target.cuh"
 #include "ejkernel/platform/cuda/device/tensor_map.cuh"
@@ -16,7 +17,8 @@ struct FlashForwardArguments {
   cuda::int64 out_row, out_head, out_batch;  ///< strides in bytes
   cuda::int64 lse_row, lse_head, lse_batch;  ///< in elements
   FlashSchedule schedule;
-  int queries_per_kv_head;
+  FlashForwardMemory memory;
+  cuda::Divisor queries_per_kv_head;
   float scale_log2;  ///< softmax_scale * log2(e): exponents are powers of two
 };
 

@@ -59,8 +59,7 @@ EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, Fl
   load_tile(memory + kShape.value_offset, args.value, barriers.keys_full, 0, tile.first_key, 0, tile.kv_head,
             tile.batch);
 
-  RingPosition<kShape.stages> query_at;
-  RingPosition<kShape.d_out_stages> d_out_at;
+  RingPosition query_at, d_out_at;
   for (int member = 0; member < tile.heads; ++member) {
     const int64 first_row = tile.first_block(args.schedule, member) * kShape.rows;
 #pragma unroll 1
@@ -80,8 +79,8 @@ EJK_DEVICE void load_blocks(const FlashBackwardArguments& args, char* memory, Fl
       barriers.d_out_empty[d_out_at.stage].wait(d_out_at.parity ^ 1);
       load_rows(args.d_out, kShape.d_out_offset, args.delta + statistics, kShape.delta_offset, d_out_at.stage,
                 barriers.d_out_full[d_out_at.stage]);
-      query_at.advance();
-      d_out_at.advance();
+      query_at.advance(kShape.stages);
+      d_out_at.advance(kShape.d_out_stages);
     }
   }
 }
@@ -94,7 +93,7 @@ template <FlashBackwardVariant kVariant, FlashBackwardShape kShape>
 EJK_DEVICE void add_d_query(const FlashBackwardArguments& args, const char* memory,
                             FlashBackwardBarriers<kShape>& barriers, int consumer) {
   const FlashBackwardTileOf<kVariant, kShape> tile(args.schedule, static_cast<int>(blockIdx.x));
-  RingPosition<1> at;
+  RingPosition at;
   for (int member = 0; member < tile.heads; ++member) {
     const int64 first_block = tile.first_block(args.schedule, member);
     const auto index_of = [&](int block) { return (first_block + block) * 2 + consumer; };
@@ -106,7 +105,7 @@ EJK_DEVICE void add_d_query(const FlashBackwardArguments& args, const char* memo
       float* part = args.d_query + ours * (kShape.parts / 2 * kShape.part_bytes / 4);
       if (kVariant.ordered && !is_our_turn) wait_for_turn(args.turns + ours, tile.turn(args.schedule, block));
 #pragma unroll
-      for (int i = 0; i < kShape.parts / 2; ++i, part += kShape.part_bytes / 4, at.advance()) {
+      for (int i = 0; i < kShape.parts / 2; ++i, part += kShape.part_bytes / 4, at.advance(1)) {
         barriers.d_query_full[consumer].wait(at.parity);
         add_floats(part, memory + kShape.d_query_offset + consumer * kShape.part_bytes, kShape.part_bytes);
         wait_groups_read();
@@ -145,7 +144,7 @@ struct FlashBackwardCommon {
   static constexpr bool kDerives = kDim == 128;
   static_assert(kShape.stages % 2 == 0);
   int steps = 0;
-  RingPosition<kShape.stages> at = {};
+  RingPosition at = {};
 
   EJK_DEVICE int stage() const { return kDerives ? steps % kShape.stages : at.stage; }
   EJK_DEVICE int parity() const { return kDerives ? steps / kShape.stages % 2 : at.parity; }
@@ -154,7 +153,7 @@ struct FlashBackwardCommon {
     if constexpr (kDerives)
       ++steps;
     else
-      at.advance();
+      at.advance(kShape.stages);
   }
 
   EJK_DEVICE void release(Mbarrier& barrier) const {

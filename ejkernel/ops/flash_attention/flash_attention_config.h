@@ -20,35 +20,53 @@ struct FlashForwardConfig {
   bool lazy_rescale;  ///< the running maximum follows only when it falls behind by a factor of 2^8
 };
 
-/// Sizes, and where everything lies in shared memory.
-struct FlashForwardShape {
-  static constexpr int kMaxSharedBytes = 232448, kBarrierBytes = 256;
+/// What of a config the code is compiled for. The number of stages is an argument of the launch, so that configs which
+/// differ in nothing else are one program.
+struct FlashForwardCode {
+  int consumers, block_k;
+  bool lazy_rescale;
+};
+constexpr FlashForwardCode code_of(FlashForwardConfig config) {
+  return {config.consumers, config.block_k, config.lazy_rescale};
+}
 
+struct FlashForwardShape {
   int dim, consumers, rows, keys, threads;
   int query_bytes, block_bytes;  ///< of one stage
-  int query_stages, stages;
-  int key_offset, value_offset, barrier_offset, shared_bytes;
-  bool passes_blocks;
+  bool has_small_blocks;         ///< beside a tile: some of its rows may not see its last blocks at all
 
-  constexpr FlashForwardShape(FlashForwardVariant variant, FlashForwardConfig config)
+  constexpr FlashForwardShape(FlashForwardVariant variant, FlashForwardCode code)
       : dim(variant.head_dim),
-        consumers(config.consumers),
+        consumers(code.consumers),
         rows(64 * consumers),
-        keys(config.block_k),
+        keys(code.block_k),
         threads(128 * (consumers + 1)),
         query_bytes(rows * dim * 2),
         block_bytes(keys * dim * 2),
-        // A second query tile lets the next tile's first product start at once; where it does not fit, it has to wait.
-        query_stages(2 * query_bytes + 2 * config.stages * block_bytes + kBarrierBytes <= kMaxSharedBytes ? 2 : 1),
-        stages(config.stages),
-        key_offset(query_stages * query_bytes),
-        value_offset(key_offset + stages * block_bytes),
-        barrier_offset(value_offset + stages * block_bytes),
-        shared_bytes(barrier_offset + kBarrierBytes),
-        // A tile's blocks are counted for all its rows. Where a block is small beside a tile, the consumers of its
-        // first rows let the last blocks pass, which they do not see. They do so before they take any values, so there
-        // must be stages for those.
-        passes_blocks(variant.causal && rows >= 2 * keys && (rows - 64 + keys - 1) / keys <= stages) {}
+        has_small_blocks(variant.causal && rows >= 2 * keys) {}
+};
+
+/// Where everything lies in shared memory: barriers first, then the stages of queries, of keys and of values.
+struct FlashForwardMemory {
+  static constexpr int kBarrierBytes = 1024;  ///< a tile's alignment
+  /// What a block has, less what the alignment may cost.
+  static constexpr int kMostBytes = 232448 - 1024;
+  static constexpr int kMostQueryStages = 2, kMostStages = 6;
+
+  int query_stages, stages;
+  int key_offset, value_offset, bytes;
+  bool passes_blocks;  ///< consumers let blocks pass that none of their rows sees
+
+  constexpr FlashForwardMemory(FlashForwardShape shape, int num_stages)
+      // A second query tile lets the next tile's first product start at once; where it does not fit, it has to wait.
+      : query_stages(kBarrierBytes + 2 * shape.query_bytes + 2 * num_stages * shape.block_bytes <= kMostBytes ? 2 : 1),
+        stages(num_stages),
+        key_offset(kBarrierBytes + query_stages * shape.query_bytes),
+        value_offset(key_offset + stages * shape.block_bytes),
+        bytes(value_offset + stages * shape.block_bytes),
+        // A tile's blocks are counted for all its rows. Its first consumers let the last blocks pass before they take
+        // any values, so there must be stages for those.
+        passes_blocks(shape.has_small_blocks && (shape.rows - 64 + shape.keys - 1) / shape.keys <= stages) {}
 };
 
 struct FlashBackwardVariant {

@@ -61,14 +61,14 @@ struct FlashAttentionSm90 {
 
   static Cost cost(const Call<FlashAttention>& call, const Config& config, const DeviceProperties&) {
     const auto& in = call.inputs;
-    const FlashForwardShape shape(variant(call), config);
+    const FlashForwardShape shape(variant(call), code_of(config));
     const int64_t batch = in.query.shape[0], heads = in.query.shape[2];
     const int64_t tiles = (in.query.shape[1] + shape.rows - 1) / shape.rows;
     const int64_t steps = (in.key.shape[1] + shape.keys - 1) / shape.keys;
     return {.tasks = static_cast<double>(tiles * heads * batch),
             .task_flops = 4.0 * shape.rows * static_cast<double>(steps) * shape.keys * shape.dim,
             .arithmetic = in.query.dtype,
-            .shared_bytes = shape.shared_bytes};
+            .shared_bytes = FlashForwardMemory(shape, config.stages).bytes};
   }
 
   static FlashForwardVariant variant(const Call<FlashAttention>& call) {
@@ -79,12 +79,19 @@ struct FlashAttentionSm90 {
 
   static std::shared_ptr<const void> prepare(const Call<FlashAttention>& call, const Config& config,
                                              const DeviceProperties& device) {
-    return cuda::load_program(
-        {.file = "ejkernel/ops/flash_attention/flash_attention_sm90.cu",
-         .instance = fmt::format("ejk::flash_attention_forward<{}, {}>", cuda::literal(variant(call)),
-                                 cuda::literal<FlashForwardConfig>(config)),
-         .shared_bytes = FlashForwardShape(variant(call), config).shared_bytes},
-        device);
+    // Configs that differ in their stages share a program, which is made ready for the most that a block has.
+    const int64_t most = std::min<int64_t>(FlashForwardMemory::kMostBytes, device.shared_bytes_per_block - 1024);
+    const FlashForwardMemory memory({variant(call), code_of(config)}, config.stages);
+    if (memory.bytes > most)
+      throw cuda::CompileError(
+          fmt::format("cuda_sm90 needs {} bytes of shared memory with {} stages, and {} has {} for "
+                      "a block",
+                      memory.bytes, config.stages, device.product, most));
+    return cuda::load_program({.file = "ejkernel/ops/flash_attention/flash_attention_sm90.cu",
+                               .instance = fmt::format("ejk::flash_attention_forward<{}, {}>",
+                                                       cuda::literal(variant(call)), cuda::literal(code_of(config))),
+                               .shared_bytes = static_cast<int>(most)},
+                              device);
   }
 
   static void run(const Call<FlashAttention>& call, const Config& config, const RunContext& context) {
@@ -94,7 +101,8 @@ struct FlashAttentionSm90 {
     attn::require_alignment(FlashAttention::kName, "key", in.key);
     attn::require_alignment(FlashAttention::kName, "value", in.value);
     const cuda::CurrentDevice current(context.device->device);
-    const FlashForwardShape shape(variant(call), config);
+    const FlashForwardShape shape(variant(call), code_of(config));
+    const FlashForwardMemory memory(shape, config.stages);
     const attn::Sm90Lengths lengths(in, call.params);
     const int64_t q_len = in.query.shape[1], heads = in.query.shape[2], batch = in.query.shape[0];
     const int64_t group = heads / in.key.shape[2], tiles_per_head = (q_len + shape.rows - 1) / shape.rows;
@@ -112,16 +120,19 @@ struct FlashAttentionSm90 {
         .lse_row = lse.present() ? lse.strides[2] : 0,
         .lse_head = lse.present() ? lse.strides[1] : 0,
         .lse_batch = lse.present() ? lse.strides[0] : 0,
-        .schedule = {.q_len = static_cast<int>(q_len),
-                     .kv_len = static_cast<int>(lengths.kv_len),
-                     .diagonal = static_cast<int>(lengths.diagonal),
-                     .batch = static_cast<int>(batch),
-                     .num_heads = static_cast<int>(heads),
-                     .heads_per_section = attn::heads_per_section(tiles_per_head, group, context.device->num_units)},
-        .queries_per_kv_head = static_cast<int>(group),
+        .schedule = {{.q_len = static_cast<int>(q_len),
+                      .kv_len = static_cast<int>(lengths.kv_len),
+                      .diagonal = static_cast<int>(lengths.diagonal),
+                      .batch = static_cast<int>(batch),
+                      .num_heads = static_cast<int>(heads),
+                      .heads_per_section = attn::heads_per_section(tiles_per_head, group, context.device->num_units)},
+                     shape.rows},
+        .memory = memory,
+        .queries_per_kv_head = cuda::Divisor(static_cast<int>(group)),
         .scale_log2 = static_cast<float>(scale * std::numbers::log2e)};
     const int64_t blocks = std::min<int64_t>(context.device->num_units, tiles_per_head * heads * batch);
-    cuda::launch(context, {.x = static_cast<unsigned>(blocks)}, {.x = static_cast<unsigned>(shape.threads)}, args);
+    cuda::launch(*static_cast<const cuda::Program*>(context.code), context, {.x = static_cast<unsigned>(blocks)},
+                 {.x = static_cast<unsigned>(shape.threads)}, memory.bytes, args);
   }
 };
 

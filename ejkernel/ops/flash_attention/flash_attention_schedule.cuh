@@ -2,6 +2,7 @@
 // for the host, where the tests hold it against brute force.
 #pragma once
 
+#include "ejkernel/platform/cuda/device/divisor.cuh"
 #include "ejkernel/platform/cuda/device/target.cuh"
 
 namespace ejk {
@@ -18,6 +19,14 @@ EJK_DEVICE int snake(int round, int block, int num_blocks) {
   return round * num_blocks + (round % 2 == 0 ? block : num_blocks - 1 - block);
 }
 
+/// What the tiles of one call follow from.
+struct FlashCall {
+  int q_len, kv_len;  ///< kv_len: without keys that no query sees
+  int diagonal;       ///< causal: key j is visible to query i iff j <= i + diagonal
+  int batch, num_heads;
+  int heads_per_section;  ///< causal only
+};
+
 /// The tiles of one call, and who computes which: a fixed plan, balanced by construction, for a counter in memory would
 /// have to be cleared before every launch.
 ///
@@ -29,49 +38,53 @@ EJK_DEVICE int snake(int round, int block, int num_blocks) {
 ///  in
 ///    turns, the last section ending with the shortest. Lengths change slowly along the list, and snake() does the
 ///    rest.
-struct FlashSchedule {
-  int q_len, kv_len;  ///< kv_len: without keys that no query sees
-  int diagonal;       ///< causal: key j is visible to query i iff j <= i + diagonal
-  int batch, num_heads;
-  int heads_per_section;  ///< causal only
+struct FlashSchedule : FlashCall {
+  int rows;      ///< of a tile
+  int heads;     ///< of all batch entries
+  int sections;  ///< without heads_per_section they are not used
+  cuda::Divisor tiles, pairs, section_tiles;
+  cuda::Divisor section_heads, last_section_heads, heads_of_batch;
 
-  template <int kRows>
-  EJK_DEVICE int tiles_per_head() const {
-    return cuda::ceil_div(q_len, kRows);
-  }
-  template <int kRows>
-  EJK_DEVICE int num_tiles() const {
-    return tiles_per_head<kRows>() * batch * num_heads;
-  }
+  constexpr FlashSchedule(const FlashCall& call, int rows)
+      : FlashCall(call),
+        rows(rows),
+        heads(batch * num_heads),
+        sections(heads_per_section == 0 ? 1 : cuda::ceil_div(heads, heads_per_section)),
+        tiles(cuda::ceil_div(q_len, rows)),
+        pairs((tiles.value + 1) / 2),
+        section_tiles(cuda::max(heads_per_section, 1) * tiles.value),
+        section_heads(cuda::max(heads_per_section, 1)),
+        last_section_heads(heads - (sections - 1) * heads_per_section),
+        heads_of_batch(num_heads) {}
 
   /// The tile of a block in a round; false when there is none, nor in later rounds.
-  template <int kRows, bool kCausal>
+  template <bool kCausal>
   EJK_DEVICE bool tile(int round, int block, int num_blocks, FlashTile& to) const {
-    const int tiles = tiles_per_head<kRows>(), heads = batch * num_heads;
     int head, row;
     if (kCausal && heads_per_section == 0) {
-      const int pairs = (tiles + 1) / 2, pair = round / 2 * num_blocks + block;
-      if (pair >= pairs * heads) return false;
-      head = pair / pairs;
-      row = round % 2 == 0 ? tiles - 1 - pair % pairs : pair % pairs;
-      if (round % 2 == 1 && row == tiles / 2)
-        row = tiles;  // the middle tile has no other: one without rows stands for it
+      const int pair = round / 2 * num_blocks + block;
+      if (pair >= pairs.value * heads) return false;
+      head = pairs.quotient(pair);
+      const int within = pair - head * pairs.value;
+      row = round % 2 == 0 ? tiles.value - 1 - within : within;
+      if (round % 2 == 1 && row == tiles.value / 2)
+        row = tiles.value;  // the middle tile has no other: one without rows stands for it
     } else {
       const int index = snake(round, block, num_blocks);
-      if (index >= tiles * heads) return false;
+      if (index >= tiles.value * heads) return false;
       if constexpr (kCausal) {
-        const int section = index / (heads_per_section * tiles), last_section = (heads - 1) / heads_per_section;
-        const int first_head = section * heads_per_section, within = index - first_head * tiles;
-        const int heads_here = cuda::min(heads_per_section, heads - first_head);
-        head = first_head + within % heads_here;
-        row = within / heads_here;
-        if ((last_section - section) % 2 == 0) row = tiles - 1 - row;
+        const int section = section_tiles.quotient(index), within = index - section * section_tiles.value;
+        const bool is_last = section == sections - 1;
+        row = is_last ? last_section_heads.quotient(within) : section_heads.quotient(within);
+        head = section * heads_per_section + within - row * (is_last ? last_section_heads : section_heads).value;
+        if ((sections - 1 - section) % 2 == 0) row = tiles.value - 1 - row;
       } else {
-        head = index / tiles;
-        row = index % tiles;
+        head = tiles.quotient(index);
+        row = index - head * tiles.value;
       }
     }
-    to = {head / num_heads, head % num_heads, row * kRows};
+    const int entry = heads_of_batch.quotient(head);
+    to = {entry, head - entry * num_heads, row * rows};
     return true;
   }
 

@@ -19,11 +19,12 @@ bool visible(const FlashSchedule& s, bool causal, int i, int j) {
 }
 
 template <bool kCausal>
-void expect_every_tile_once(const FlashSchedule& s, int num_blocks) {
+void expect_every_tile_once(const FlashCall& call, int num_blocks) {
+  const FlashSchedule s(call, kRows);
   std::multiset<std::tuple<int, int, int>> seen;
   for (int block = 0; block < num_blocks; ++block) {
     FlashTile tile;
-    for (int round = 0; s.tile<kRows, kCausal>(round, block, num_blocks, tile); ++round)
+    for (int round = 0; s.tile<kCausal>(round, block, num_blocks, tile); ++round)
       if (tile.first_row < s.q_len) seen.insert({tile.batch, tile.head, tile.first_row});
   }
   std::multiset<std::tuple<int, int, int>> wanted;
@@ -57,7 +58,8 @@ TEST(FlashSchedule, every_tile_has_one_block) {
 }
 
 template <bool kCausal>
-void expect_blocks_cover_what_is_visible(const FlashSchedule& s) {
+void expect_blocks_cover_what_is_visible(const FlashCall& call) {
+  const FlashSchedule s(call, kRows);
   for (int first = 0; first < s.q_len; first += kRows) {
     const int last = std::min(first + kRows, s.q_len) - 1;
     const int blocks = s.num_blocks<kRows, kKeys, kCausal>(first), whole = s.num_whole_blocks<kKeys, kCausal>(first);
@@ -93,12 +95,13 @@ TEST(FlashSchedule, blocks_are_those_that_brute_force_finds) {
 }
 
 /// Work of the busiest block over the average, in blocks of keys, with half a block for a tile's beginning and end.
-double imbalance(const FlashSchedule& s) {
+double imbalance(const FlashCall& call) {
+  const FlashSchedule s(call, kRows);
   double sum = 0, most = 0;
   for (int block = 0; block < kUnits; ++block) {
     FlashTile tile;
     double work = 0;
-    for (int round = 0; s.tile<kRows, true>(round, block, kUnits, tile); ++round)
+    for (int round = 0; s.tile<true>(round, block, kUnits, tile); ++round)
       if (tile.first_row < s.q_len) work += .5 + s.num_blocks<kRows, 128, true>(tile.first_row);
     sum += work;
     most = std::max(most, work);

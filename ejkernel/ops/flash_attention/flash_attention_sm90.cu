@@ -34,21 +34,23 @@ constexpr bool registers_suffice(int consumers) {
 static_assert(registers_suffice(2) && registers_suffice(3) && registers_suffice(4),
               "asking for more registers than there are waits forever");
 
-template <FlashForwardShape kShape>
 struct FlashForwardBarriers {
-  Mbarrier query_full[kShape.query_stages], query_empty[kShape.query_stages];
-  Mbarrier key_full[kShape.stages], key_empty[kShape.stages];
-  Mbarrier value_full[kShape.stages], value_empty[kShape.stages];
+  Mbarrier query_full[FlashForwardMemory::kMostQueryStages], query_empty[FlashForwardMemory::kMostQueryStages];
+  Mbarrier key_full[FlashForwardMemory::kMostStages], key_empty[FlashForwardMemory::kMostStages];
+  Mbarrier value_full[FlashForwardMemory::kMostStages], value_empty[FlashForwardMemory::kMostStages];
 
-  EJK_DEVICE void init() {
-    for (int i = 0; i < kShape.query_stages; ++i) query_full[i].init(1), query_empty[i].init(4 * kShape.consumers);
-    for (int i = 0; i < kShape.stages; ++i) {
-      key_full[i].init(1), key_empty[i].init(4 * kShape.consumers);
-      value_full[i].init(1), value_empty[i].init(4 * kShape.consumers);
+  EJK_DEVICE void init(const FlashForwardMemory& layout, int consumers) {
+#pragma unroll 1
+    for (int i = 0; i < layout.query_stages; ++i) query_full[i].init(1), query_empty[i].init(4 * consumers);
+#pragma unroll 1
+    for (int i = 0; i < layout.stages; ++i) {
+      key_full[i].init(1), key_empty[i].init(4 * consumers);
+      value_full[i].init(1), value_empty[i].init(4 * consumers);
     }
     fence_barrier_init();
   }
 };
+static_assert(sizeof(FlashForwardBarriers) <= FlashForwardMemory::kBarrierBytes);
 
 /// The block's tiles, one after the other. Every role walks them for itself.
 template <FlashForwardVariant kVariant, FlashForwardShape kShape>
@@ -59,8 +61,7 @@ struct FlashForwardTiles {
   int blocks = 0;  ///< of keys that some row of the tile sees
 
   EJK_DEVICE bool next() {
-    if (!schedule.tile<kShape.rows, kVariant.causal>(round++, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
-                                                     tile))
+    if (!schedule.tile<kVariant.causal>(round++, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), tile))
       return false;
     blocks = schedule.num_blocks<kShape.rows, kShape.keys, kVariant.causal>(tile.first_row);
     return true;
@@ -70,29 +71,28 @@ struct FlashForwardTiles {
 // ---- loading ----
 
 template <FlashForwardVariant kVariant, FlashForwardShape kShape>
-EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, FlashForwardBarriers<kShape>& barriers) {
-  RingPosition<kShape.query_stages> q;
-  RingPosition<kShape.stages> k, v;
+EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, FlashForwardBarriers& barriers) {
+  RingPosition q, k, v;
   const auto load_query = [&](const FlashTile& tile) {
     barriers.query_empty[q.stage].wait(q.parity ^ 1);
     barriers.query_full[q.stage].arrive_expecting(kShape.query_bytes);
-    load_tile(memory + q.stage * kShape.query_bytes, args.query, barriers.query_full[q.stage], 0, tile.first_row, 0,
-              tile.head, tile.batch);
-    q.advance();
+    load_tile(memory + FlashForwardMemory::kBarrierBytes + q.stage * kShape.query_bytes, args.query,
+              barriers.query_full[q.stage], 0, tile.first_row, 0, tile.head, tile.batch);
+    q.advance(args.memory.query_stages);
   };
-  const auto load_block = [&](const TensorMap& map, int offset, Mbarrier* full, Mbarrier* empty,
-                              RingPosition<kShape.stages>& at, const FlashTile& tile, int block) {
+  const auto load_block = [&](const TensorMap& map, int offset, Mbarrier* full, Mbarrier* empty, RingPosition& at,
+                              const FlashTile& tile, int block) {
     empty[at.stage].wait(at.parity ^ 1);
     full[at.stage].arrive_expecting(kShape.block_bytes);
     load_tile(memory + offset + at.stage * kShape.block_bytes, map, full[at.stage], 0, block * kShape.keys, 0,
-              tile.head / args.queries_per_kv_head, tile.batch);
-    at.advance();
+              args.queries_per_kv_head.quotient(tile.head), tile.batch);
+    at.advance(args.memory.stages);
   };
   const auto load_key = [&](const FlashTile& tile, int block) {
-    load_block(args.key, kShape.key_offset, barriers.key_full, barriers.key_empty, k, tile, block);
+    load_block(args.key, args.memory.key_offset, barriers.key_full, barriers.key_empty, k, tile, block);
   };
   const auto load_value = [&](const FlashTile& tile, int block) {
-    load_block(args.value, kShape.value_offset, barriers.value_full, barriers.value_empty, v, tile, block);
+    load_block(args.value, args.memory.value_offset, barriers.value_full, barriers.value_empty, v, tile, block);
   };
 
   // Values lag one block behind keys, also across tiles: the next tile's first product waits for nothing.
@@ -103,6 +103,7 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
     load_key(tiles.tile, tiles.blocks - 1);
     load_query(tiles.tile);
     if (owes_value) load_value(previous, 0);
+#pragma unroll 1
     for (int n = tiles.blocks - 2; n >= 0; --n) {
       load_key(tiles.tile, n);
       load_value(tiles.tile, n + 1);
@@ -115,22 +116,21 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
 
 // ---- computing ----
 
-template <FlashForwardVariant kVariant, FlashForwardConfig kConfig>
+template <FlashForwardVariant kVariant, FlashForwardCode kCode>
 struct FlashForwardConsumer {
-  static constexpr FlashForwardShape kShape{kVariant, kConfig};
+  static constexpr FlashForwardShape kShape{kVariant, kCode};
   using Tiles = FlashForwardTiles<kVariant, kShape>;
   static constexpr int kScores = kShape.keys / 2, kOutputs = kShape.dim / 2;  // accumulators of one thread
 
   const FlashForwardArguments& args;
   char* memory;
-  FlashForwardBarriers<kShape>& barriers;
+  FlashForwardBarriers& barriers;
   int consumer;  ///< of the block's
 
-  RingPosition<kShape.query_stages> q = {};
-  RingPosition<kShape.stages> k = {}, v = {};
+  RingPosition q = {}, k = {}, v = {};
   Operand queries = {};  ///< of this consumer, in the current stage
-  Operand first_keys = k_major_operand(memory + kShape.key_offset);
-  Operand first_values = n_major_operand(memory + kShape.value_offset, kShape.keys * 128);
+  Operand first_keys = k_major_operand(memory + args.memory.key_offset);
+  Operand first_values = n_major_operand(memory + args.memory.value_offset, kShape.keys * 128);
 
   float scores[kScores];
   uint32 weights[kScores / 2];  ///< P, packed: the left operand of P V
@@ -144,11 +144,11 @@ struct FlashForwardConsumer {
   }
   EJK_DEVICE void release_keys() {
     release(barriers.key_empty[k.stage]);
-    k.advance();
+    k.advance(args.memory.stages);
   }
   EJK_DEVICE void release_values() {
     release(barriers.value_empty[v.stage]);
-    v.advance();
+    v.advance(args.memory.stages);
   }
 
   /// S = Q K^T, started.
@@ -228,7 +228,7 @@ struct FlashForwardConsumer {
     float m[2];
     row_maximum(m);
     const float behind = fmaxf(m[0] - maximum[0], m[1] - maximum[1]) * args.scale_log2;
-    const bool rescale = !kConfig.lazy_rescale || __any_sync(0xffffffffu, behind > 8.f);
+    const bool rescale = !kCode.lazy_rescale || __any_sync(0xffffffffu, behind > 8.f);
 
     wait_products<0>();
     pin(outputs);
@@ -264,10 +264,12 @@ struct FlashForwardConsumer {
 
   /// Lets blocks pass that this consumer's rows do not see.
   EJK_DEVICE void pass_blocks(int count) {
+#pragma unroll 1
     for (int i = 0; i < count; ++i) {
       barriers.key_full[k.stage].wait(k.parity);
       release_keys();
     }
+#pragma unroll 1
     for (int i = 0; i < count; ++i) {
       barriers.value_full[v.stage].wait(v.parity);
       release_values();
@@ -275,7 +277,8 @@ struct FlashForwardConsumer {
   }
 
   EJK_DEVICE int own_blocks(const Tiles& tiles) const {
-    if (!kShape.passes_blocks || first_row(tiles.tile) >= args.schedule.q_len) return tiles.blocks;
+    if (!kShape.has_small_blocks || !args.memory.passes_blocks || first_row(tiles.tile) >= args.schedule.q_len)
+      return tiles.blocks;
     return args.schedule.num_blocks<64, kShape.keys, kVariant.causal>(first_row(tiles.tile));
   }
   EJK_DEVICE int first_row(const FlashTile& tile) const { return tile.first_row + 64 * consumer; }
@@ -287,7 +290,8 @@ struct FlashForwardConsumer {
   EJK_DEVICE void compute(const Tiles& tiles) {
     const int row = row_of(tiles.tile);
     const int whole_blocks = args.schedule.num_whole_blocks<kShape.keys, kVariant.causal>(first_row(tiles.tile));
-    queries = k_major_operand(memory) + (q.stage * kShape.query_bytes + consumer * 64 * 128);
+    queries = k_major_operand(memory + FlashForwardMemory::kBarrierBytes) +
+              (q.stage * kShape.query_bytes + consumer * 64 * 128);
     int n = own_blocks(tiles);
     pass_blocks(tiles.blocks - n);
     barriers.query_full[q.stage].wait(q.parity);
@@ -309,7 +313,7 @@ struct FlashForwardConsumer {
     }
     for (; n >= 0; --n, keep = true) step<false>(n, row, false, keep);
     release(barriers.query_empty[q.stage]);
-    q.advance();
+    q.advance(args.memory.query_stages);
 
     barriers.value_full[v.stage].wait(v.parity);
     start_outputs(keep);
@@ -341,13 +345,13 @@ struct FlashForwardConsumer {
   }
 };
 
-template <FlashForwardVariant kVariant, FlashForwardConfig kConfig>
-__global__ void __launch_bounds__(FlashForwardShape(kVariant, kConfig).threads, 1)
+template <FlashForwardVariant kVariant, FlashForwardCode kCode>
+__global__ void __launch_bounds__(FlashForwardShape(kVariant, kCode).threads, 1)
     flash_attention_forward(const __grid_constant__ FlashForwardArguments args) {
-  static constexpr FlashForwardShape kShape{kVariant, kConfig};
+  static constexpr FlashForwardShape kShape{kVariant, kCode};
   extern __shared__ __align__(1024) char memory[];
-  auto& barriers = *reinterpret_cast<FlashForwardBarriers<kShape>*>(memory + kShape.barrier_offset);
-  if (threadIdx.x == 0) barriers.init();
+  auto& barriers = *reinterpret_cast<FlashForwardBarriers*>(memory);
+  if (threadIdx.x == 0) barriers.init(args.memory, kShape.consumers);
   __syncthreads();
 
   const int role = warpgroup_index();
@@ -356,7 +360,7 @@ __global__ void __launch_bounds__(FlashForwardShape(kVariant, kConfig).threads, 
     if (threadIdx.x == 0) load_tiles<kVariant, kShape>(args, memory, barriers);
   } else {
     take_registers<kConsumerRegisters[kShape.consumers]>();
-    FlashForwardConsumer<kVariant, kConfig>{args, memory, barriers, role - 1}.run();
+    FlashForwardConsumer<kVariant, kCode>{args, memory, barriers, role - 1}.run();
   }
 }
 

@@ -42,13 +42,12 @@ struct Mbarrier {
 EJK_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 /// Position in a ring of stages: where to read or write next, and the parity to wait for.
-template <int kStages>
 struct RingPosition {
   int stage = 0;
   int parity = 0;
 
-  EJK_DEVICE void advance() {
-    if (++stage == kStages) {
+  EJK_DEVICE void advance(int num_stages) {
+    if (++stage == num_stages) {
       stage = 0;
       parity ^= 1;
     }
