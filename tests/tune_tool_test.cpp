@@ -4,8 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ejkernel/runtime/registry.h"
 #include "tests/ejk_tool.h"
 #include "tests/support.h"
+#include "tools/ejk/pace.h"
 
 namespace ejk::testing {
 namespace {
@@ -54,6 +56,57 @@ TEST_F(TuneTool, a_dry_run_lists_candidates_and_measures_nothing) {
   EXPECT_THAT(listed.out, HasSubstr("flash_attention  kernel cpu, "));
   EXPECT_THAT(listed.out, HasSubstr("\n  block_q=16 block_k=32 bf16_dot=0\n"));
   EXPECT_FALSE(fs::exists(scratch.path / "store"));
+}
+
+/// Named problems are the forward's, and some have dtypes that no gradient takes.
+TEST_F(TuneTool, leaves_out_named_problems_that_have_no_gradient_and_goes_on) {
+  const KernelRegistry& registry = KernelRegistry::instance();
+  std::string all;
+  for (const std::string& name : registry.names()) {
+    const std::string gradient(registry.find(name)->declaration->gradient);
+    if (gradient.empty()) continue;
+    const ProcessResult listed = run({"tune", gradient, "--dry-run"});
+    EXPECT_EQ(listed.exit_code, 0) << listed.err;
+    EXPECT_THAT(listed.out, HasSubstr("  kernel ")) << gradient;
+    all += listed.out;
+  }
+  EXPECT_THAT(all, HasSubstr("square_2048_int8               left out: grouped_matmul_backward: lhs dtype must be"));
+  EXPECT_THAT(all, HasSubstr("\nexpert_capacity_batched  kernel cpu, ")) << "the last of them";
+  const ProcessResult by_name = run({"tune", "grouped_matmul", "--backward", "--dry-run", "--case=square_2048_int8"});
+  EXPECT_EQ(by_name.exit_code, 2);
+  EXPECT_THAT(by_name.err, HasSubstr("grouped_matmul_backward: lhs dtype must be"));
+}
+
+TEST_F(TuneTool, takes_dimensions_in_one_word) {
+  const auto listed = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> line = {"tune", "flash_attention", "--dry-run"};
+    line.insert(line.end(), flags.begin(), flags.end());
+    return run(line);
+  };
+  const ProcessResult one = listed({"--shape", "batch=1,q_len=4096", "--shape", "head_dim=64"});
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(one.out, listed({"--batch", "1", "--q_len", "4096", "--head_dim", "64"}).out);
+  EXPECT_NE(one.out, listed({"--q_len", "16"}).out);
+  for (const auto& [words, what] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--shape", "q_len"}, "--shape must be NAME=N[,NAME=N], got 'q_len'"},
+           {{"--shape", "q_len=1,"}, "--shape must be NAME=N[,NAME=N]"},
+           {{"--shape", "q_long=1"}, "flash_attention has batch, q_len"},
+           {{"--shape", "q_len=-1"}, "--shape's q_len must be an extent of at least 0, got '-1'"},
+           {{"--shape", "q_len=1", "--q_len", "2"}, "--shape's q_len must be given once"}}) {
+    const ProcessResult wrong = listed(words);
+    EXPECT_EQ(wrong.exit_code, 2);
+    EXPECT_THAT(wrong.err, HasSubstr(what));
+  }
+}
+
+TEST(TunePace, says_what_is_left_from_what_was_spent) {
+  tool::Pace pace(4, 10);
+  EXPECT_EQ(pace.left(0), "at most 40 s left");
+  EXPECT_EQ(pace.left(12), "at most 30 s left") << "a candidate in flight is finished";
+  pace.finish(2);
+  EXPECT_EQ(pace.left(0.5), "about 6 s left");
+  pace.finish(6);
+  EXPECT_EQ(pace.left(1), "about 7 s left") << "4 s a problem";
 }
 
 TEST_F(TuneTool, verifying_checks_every_candidate_and_keeps_nothing) {

@@ -47,6 +47,21 @@ std::string users_of(const Operation& op, std::string_view dim) {
   return users;
 }
 
+/// The dimensions that no parameter says.
+std::vector<std::string> free_dims(const Operation& op) {
+  std::vector<std::string> names = dim_names(op, std::nullopt);
+  std::erase_if(names, [&](const std::string& name) { return is_param(op, name); });
+  return names;
+}
+
+int64_t parse_extent(std::string_view argument, std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0)
+    throw_invalid("ejk", argument, "be an extent of at least 0", fmt::format("'{}'", text), "write it in digits");
+  return value;
+}
+
 void declare_problem(Options& options, const Operation& op, CallFlags& flags, std::vector<std::string>* cases) {
   options.group("Problem");
   if (cases != nullptr)
@@ -59,19 +74,11 @@ void declare_problem(Options& options, const Operation& op, CallFlags& flags, st
   options.value("dtype", flags.dtype, "DTYPE", "of every input that may have it (default: f32)");
   options.values("input", flags.inputs, "NAME[=DTYPE[SHAPE]]", "give an optional input");
   options.value("seed", flags.seed, "N", "of random data (default: 0)");
-  for (const std::string& name : dim_names(op, std::nullopt))
-    if (!is_param(op, name))
-      options.value(
-          name,
-          [&flags, name](const std::string& text) {
-            int64_t value = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            if (error != std::errc() || end != text.data() + text.size() || value < 0)
-              throw_invalid("ejk", "--" + name, "be an extent of at least 0", fmt::format("'{}'", text),
-                            "write it in digits");
-            flags.dims[name] = value;
-          },
-          "N", "of " + users_of(op, name));
+  options.values("shape", flags.shapes, "NAME=N[,NAME=N]", "dimensions, those below, in one word");
+  for (const std::string& name : free_dims(op))
+    options.value(
+        name, [&flags, name](const std::string& text) { flags.dims[name] = parse_extent("--" + name, text); }, "N",
+        "of " + users_of(op, name));
   options.group("Parameters");
   for (const ParamField& field : op.params) {
     const std::string name(field.name), doc(field.doc);
@@ -129,11 +136,29 @@ void declare_operations(Options& verb, CallFlags& flags, std::vector<std::string
     options.on_given([&flags, op, backward] {
       flags.operation = std::string(op->name);
       flags.backward = flags.backward || backward;
+      for (const std::string& text : flags.shapes) set_shape(*op, text, flags);
     });
     declare_problem(options, *op, flags, cases);
     declare_choice(options, flags);
     if (!backward && !op->gradient.empty())
       options.flag("backward", flags.backward, fmt::format("its gradient, {}, for this call", op->gradient));
+  }
+}
+
+void set_shape(const Operation& op, std::string_view text, CallFlags& flags) {
+  const std::vector<std::string> known = free_dims(op);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view pair = text.substr(begin, end - begin);
+    const size_t equals = std::min(pair.find('='), pair.size());
+    const std::string name(pair.substr(0, equals));
+    if (equals == pair.size() || std::find(known.begin(), known.end(), name) == known.end())
+      throw_invalid("ejk", "--shape", "be NAME=N[,NAME=N]", fmt::format("'{}'", text),
+                    fmt::format("{} has {}", op.name, fmt::join(known, ", ")));
+    const int64_t value = parse_extent("--shape's " + name, pair.substr(equals + 1));
+    if (!flags.dims.emplace(name, value).second)
+      throw_invalid("ejk", "--shape's " + name, "be given once", std::to_string(value), "leave one of them out");
+    begin = end + 1;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct CallFlags {
   std::string form;       ///< "" : the one that the given dimensions belong to
   std::string dtype;      ///< of every input that may have it
   std::map<std::string, int64_t> dims;
+  std::vector<std::string> shapes;  ///< more of them: "q_len=64,head_dim=128"; `dims` has them once all is parsed
   std::vector<std::string> inputs;  ///< optional inputs: "bias", or "bias=f32[1, 1, 8, 8]"
   std::vector<std::pair<std::string, std::string>> params;
   std::string case_name;  ///< a named problem in place of all the above; parameters may be changed
@@ -38,6 +40,8 @@ std::string forward_of(std::string_view operation);
 /// flags: the call is made from one of the forward.
 /// `cases`, when given, takes any number of --case; otherwise `flags` takes one.
 void declare_operations(Options& verb, CallFlags& flags, std::vector<std::string>* cases = nullptr);
+/// Adds "q_len=64,head_dim=128" to `flags.dims`. InvalidArgument for anything else, and for what is there already.
+void set_shape(const Operation& op, std::string_view text, CallFlags& flags);
 /// "cpu", "cuda" or "cuda:1"; InvalidArgument for anything else.
 Device parse_device(const std::string& text);
 /// Declares --device.

@@ -18,6 +18,7 @@
 #include "ejkernel/runtime/planned_call.h"
 #include "ejkernel/runtime/tuner_program.h"
 #include "tools/ejk/bench.h"
+#include "tools/ejk/pace.h"
 #include "tools/ejk/print.h"
 #include "tools/ejk/verbs.h"
 #include "tools/ejk/workload.h"
@@ -39,6 +40,7 @@ struct Flags {
 struct Problem {
   std::string name = {}, operation = {};
   bool backward = false;
+  bool is_listed = false;  ///< one of the library's named problems that nobody named
   uint64_t seed = 0;
   int64_t calls = 0;  ///< how many a program makes; 0: it was described by hand
   Device device = {};
@@ -46,14 +48,16 @@ struct Problem {
   std::function<ToolCall(bool with_data)> make = {};  ///< data are in host memory
 };
 
-Problem problem_of(const BenchEntry& entry) {
-  return {.name = entry.name,
-          .operation = entry.call.operation,
-          .backward = entry.call.backward,
-          .seed = entry.call.seed,
-          .device = entry.call.device,
-          .options = plan_options(entry.call),
-          .make = [call = entry.call](bool) { return make_call_with_data(call); }};
+Problem problem_of(const BenchEntry& entry, bool is_listed) {
+  return {
+      .name = entry.name,
+      .operation = entry.call.operation,
+      .backward = entry.call.backward,
+      .is_listed = is_listed,
+      .seed = entry.call.seed,
+      .device = entry.call.device,
+      .options = plan_options(entry.call),
+      .make = [call = entry.call](bool with_data) { return with_data ? make_call_with_data(call) : make_specs(call); }};
 }
 
 /// That of its tensors; a call has at least one.
@@ -115,7 +119,9 @@ std::vector<Problem> problems_of(const Flags& flags) {
     return problems_of_calls(calls_of_program(flags.hlo));
   }
   std::vector<Problem> problems;
-  for (const BenchEntry& entry : entries_of("tune", flags.call, flags.cases)) problems.push_back(problem_of(entry));
+  const bool are_listed = flags.cases.empty() && !names_a_problem(flags.call);
+  for (const BenchEntry& entry : entries_of("tune", flags.call, flags.cases))
+    problems.push_back(problem_of(entry, are_listed));
   return problems;
 }
 
@@ -177,20 +183,27 @@ void print_candidates(const std::string& name, const Plan& plan, bool as_json) {
 /// Problem by problem, with a line for each.
 class Tuning {
  public:
-  Tuning(const Flags& flags, std::vector<Problem> problems) : flags_(flags), problems_(std::move(problems)) {
+  Tuning(const Flags& flags, std::vector<Problem> problems)
+      : flags_(flags), problems_(std::move(problems)), pace_(problems_.size(), flags.budget) {
     for (const Problem& problem : problems_) width_ = std::max(width_, label(problem).size());
   }
 
   int run() {
     for (size_t n = 0; n < problems_.size(); ++n) {
+      const double began = now_seconds();
       try {
         progress_.show(fmt::format("{} of {}: {} …", n + 1, problems_.size(), problems_[n].name));
         handle(n);
+      } catch (const InvalidArgument& error) {
+        // A dtype that an operation has, and its gradient has not.
+        if (!problems_[n].is_listed) throw;
+        say(problems_[n], fmt::format("left out: {}", error.what()));
       } catch (const Unsupported& error) {
         progress_.clear();
         ++num_failed_;
         fmt::print(stderr, "ejk: {}\n", printable(error.what()));
       }
+      pace_.finish(now_seconds() - began);
     }
     if (num_tuned_ > 0 && !flags_.json && !flags_.verify_only)
       fmt::print("{} problems: {:.3f}x the heuristics' speed in geometric mean\n", num_tuned_,
@@ -228,10 +241,8 @@ class Tuning {
     const Problem& problem = problems_[n];
     const double began = now_seconds();
     const auto show = [&](size_t done, size_t all) {
-      const double left = std::max(0.0, flags_.budget - (now_seconds() - began)) +
-                          flags_.budget * static_cast<double>(problems_.size() - n - 1);
-      progress_.show(fmt::format("{} of {}: {}, candidate {} of {}, at most {:.0f} s left", n + 1, problems_.size(),
-                                 problem.name, done, all, left));
+      progress_.show(fmt::format("{} of {}: {}, candidate {} of {}, {}", n + 1, problems_.size(), problem.name, done,
+                                 all, pace_.left(now_seconds() - began)));
     };
     const TuneReport report = tune(plan,
                                    {.budget_seconds = flags_.budget,
@@ -248,6 +259,7 @@ class Tuning {
 
   const Flags& flags_;
   std::vector<Problem> problems_;
+  Pace pace_;
   Progress progress_;
   size_t width_ = 0;
   double logs_ = 0;

@@ -105,6 +105,7 @@ void set_flag(CallFlags& flags, const std::string& name, const std::string& valu
       {"policy", [](CallFlags& f, const std::string& text) { f.policy = text; }}};
   if (const auto setter = setters.find(name); setter != setters.end()) return setter->second(flags, value);
   const Operation& op = *KernelRegistry::instance().find(flags.operation)->declaration;
+  if (name == "shape") return tool::set_shape(op, value, flags);
   for (const ParamField& field : op.params)
     if (field.name == name) flags.params.emplace_back(name, value);
   for (const std::string& dim : tool::dim_names(op, std::nullopt))
@@ -148,9 +149,10 @@ Target call_target() {
                     "flash_attention\nform=packed\nnum_seqs=3\ntotal_q=40\nsliding_window=3,4\nsoftmax_scale=0.5",
                     "flash_attention\ninput=bias=f32[1, 1, 8, 8]\nq_len=8\nconfig=block_q=64\nplatform=cpu",
                     "mean_pooling\nnum_tokens=16\nchunk_size=4\ninput=mask\ndevice=cuda:0\npolicy=cached",
+                    "flash_attention\nshape=batch=2,q_len=5,head_dim=16\ncausal=true",
                     "attention\nq_len=3\nlogits_soft_cap=none", "mean_pooling_backward\ndim=8"},
           .words = {"\n", "=", "[", "]", ", ", "input=", "none", "flash_attention", "mean_pooling", "attention\n",
-                    "scaled_dot_product_attention", "q_len=", "num_seqs=", "dtype=", "f16", "i32", "bool"},
+                    "scaled_dot_product_attention", "q_len=", "num_seqs=", "shape=", "dtype=", "f16", "i32", "bool"},
           .run = run_call};
 }
 
