@@ -34,6 +34,9 @@ struct FlashForwardShape {
   int dim, consumers, rows, keys, threads;
   int query_bytes, block_bytes;  ///< of one stage
   bool has_small_blocks;         ///< beside a tile: some of its rows may not see its last blocks at all
+  /// The loading warpgroup gives its registers to the others.
+  int loader_registers, consumer_registers;
+  bool registers_suffice;  ///< for scores, weights and outputs, and 32 besides
 
   constexpr FlashForwardShape(FlashForwardVariant variant, FlashForwardCode code)
       : dim(variant.head_dim),
@@ -43,7 +46,12 @@ struct FlashForwardShape {
         threads(128 * (consumers + 1)),
         query_bytes(rows * dim * 2),
         block_bytes(keys * dim * 2),
-        has_small_blocks(variant.causal && rows >= 2 * keys) {}
+        has_small_blocks(variant.causal && rows >= 2 * keys),
+        loader_registers(consumers == 2 ? 24 : 32),
+        consumer_registers(consumers == 2   ? 240
+                           : consumers == 3 ? 160
+                                            : 112),
+        registers_suffice(keys / 2 + keys / 4 + dim / 2 + 32 <= consumer_registers) {}
 };
 
 /// Where everything lies in shared memory: barriers first, then the stages of queries, of keys and of values.

@@ -81,7 +81,13 @@ struct FlashAttentionSm90 {
                                              const DeviceProperties& device) {
     // Configs that differ in their stages share a program, which is made ready for the most that a block has.
     const int64_t most = std::min<int64_t>(FlashForwardMemory::kMostBytes, device.shared_bytes_per_block - 1024);
-    const FlashForwardMemory memory({variant(call), code_of(config)}, config.stages);
+    const FlashForwardShape shape(variant(call), code_of(config));
+    const FlashForwardMemory memory(shape, config.stages);
+    if (!shape.registers_suffice)
+      throw cuda::CompileError(
+          fmt::format("cuda_sm90 has {} registers for a thread of {} consumers, which do not hold "
+                      "scores of {} keys beside outputs of {} numbers",
+                      shape.consumer_registers, shape.consumers, shape.keys, shape.dim));
     if (memory.bytes > most)
       throw cuda::CompileError(
           fmt::format("cuda_sm90 needs {} bytes of shared memory with {} stages, and {} has {} for "

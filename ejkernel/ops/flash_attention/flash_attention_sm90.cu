@@ -24,16 +24,6 @@ using namespace cuda;
 constexpr float kNegativeInfinity = __builtin_bit_cast(float, 0xff800000u);
 constexpr float kLn2 = 0.693147180559945309f;
 
-// The loading warpgroup gives its registers to the others.
-constexpr int kLoaderRegisters[] = {0, 0, 24, 32, 32};  // by the number of consumers
-constexpr int kConsumerRegisters[] = {0, 0, 240, 160, 112};
-constexpr bool registers_suffice(int consumers) {
-  const int at_launch = 65536 / (kWarpgroupSize * (consumers + 1)) / 8 * 8;
-  return kLoaderRegisters[consumers] + consumers * kConsumerRegisters[consumers] <= (consumers + 1) * at_launch;
-}
-static_assert(registers_suffice(2) && registers_suffice(3) && registers_suffice(4),
-              "asking for more registers than there are waits forever");
-
 struct FlashForwardBarriers {
   Mbarrier query_full[FlashForwardMemory::kMostQueryStages], query_empty[FlashForwardMemory::kMostQueryStages];
   Mbarrier key_full[FlashForwardMemory::kMostStages], key_empty[FlashForwardMemory::kMostStages];
@@ -349,6 +339,9 @@ template <FlashForwardVariant kVariant, FlashForwardCode kCode>
 __global__ void __launch_bounds__(FlashForwardShape(kVariant, kCode).threads, 1)
     flash_attention_forward(const __grid_constant__ FlashForwardArguments args) {
   static constexpr FlashForwardShape kShape{kVariant, kCode};
+  static_assert(kShape.loader_registers + kShape.consumers * kShape.consumer_registers <=
+                    (kShape.consumers + 1) * (65536 / kShape.threads / 8 * 8),
+                "asking for more registers than there are waits forever");
   extern __shared__ __align__(1024) char memory[];
   auto& barriers = *reinterpret_cast<FlashForwardBarriers*>(memory);
   if (threadIdx.x == 0) barriers.init(args.memory, kShape.consumers);
@@ -356,10 +349,10 @@ __global__ void __launch_bounds__(FlashForwardShape(kVariant, kCode).threads, 1)
 
   const int role = warpgroup_index();
   if (role == 0) {
-    give_registers<kLoaderRegisters[kShape.consumers]>();
+    give_registers<kShape.loader_registers>();
     if (threadIdx.x == 0) load_tiles<kVariant, kShape>(args, memory, barriers);
   } else {
-    take_registers<kConsumerRegisters[kShape.consumers]>();
+    take_registers<kShape.consumer_registers>();
     FlashForwardConsumer<kVariant, kCode>{args, memory, barriers, role - 1}.run();
   }
 }
