@@ -33,7 +33,7 @@ bool is_folder(const std::string& path) {
   return info && S_ISDIR(info->st_mode);
 }
 
-std::vector<Place> open_places(const std::vector<std::string>& paths) {
+std::vector<Place> places_at(const std::vector<std::string>& paths) {
   std::vector<Place> places;
   for (const std::string& path : paths) {
     if (is_folder(path)) {
@@ -85,11 +85,15 @@ Store::~Store() = default;
 
 std::string Store::path_of(const RecordKey& key) const { return root_ + "/" + record_format::relative_path(key); }
 
+void Store::open_places() const {
+  std::call_once(state_->opened, [&] { state_->places = places_at(options_.read_only); });
+}
+
 std::optional<Record> Store::find(const RecordKey& key) const {
   if (!root_.empty())
     if (auto record = store_folder::find(root_, key, /*writable=*/true, state_->trusted)) return record;
   if (options_.read_only.empty()) return std::nullopt;
-  std::call_once(state_->opened, [&] { state_->places = open_places(options_.read_only); });
+  open_places();
   for (const Place& place : state_->places)
     if (auto record = place.archive ? place.archive->find(key)
                                     : store_folder::find(place.folder, key, /*writable=*/false, state_->trusted))
@@ -110,6 +114,19 @@ bool Store::put(const RecordKey& key, const Record& record) const {
 
 void Store::for_each(const VisitRecord& visit, std::string_view group) const {
   if (!root_.empty()) store_folder::for_each_record(root_, visit, group);
+}
+
+void Store::for_each_found(const VisitRecord& visit, std::string_view group) const {
+  for_each(visit, group);
+  open_places();
+  for (const Place& place : state_->places) {
+    if (!place.archive)
+      store_folder::for_each_record(place.folder, visit, group);
+    else  // its index holds digests alone
+      place.archive->for_each([&](const StoredRecord& stored) {
+        if (group.empty() || stored.key.group == group) visit(stored);
+      });
+  }
 }
 
 Collection Store::collect(const CollectOptions& options) const {

@@ -95,6 +95,8 @@ class EJK_API Store {
 
   /// Every record below the root, or in one group's folders, in the order of their paths: each is read and checked.
   void for_each(const VisitRecord& visit, std::string_view group = {}) const;
+  /// The same, and then those of the read-only places: what `find` may answer with.
+  void for_each_found(const VisitRecord& visit, std::string_view group = {}) const;
 
   /// Removes what is not wanted any more. `put` does so by itself when there is a quota: the first put of a process
   /// measures the store and clears away what crashed writers left; so does a later one, when what this process put
@@ -109,6 +111,8 @@ class EJK_API Store {
   Collection collect(const CollectOptions& options) const;
 
  private:
+  void open_places() const;
+
   std::string root_;
   StoreOptions options_;
   std::unique_ptr<store_detail::State> state_;

@@ -12,6 +12,7 @@
 #include "ejkernel/core/dims.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/version.h"
+#include "ejkernel/platform/cuda/cubin_store.h"
 #include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/json.h"
@@ -37,16 +38,16 @@ std::optional<ConfigValues> parsed(const std::string& group, const Record& recor
   return std::nullopt;
 }
 
-/// What `put_stored_config` wrote about a config, in a line. Whoever made the record may have written anything.
+/// What `put_stored_config` wrote about a config, and an import after it, in a line. Whoever made the record may have
+/// written anything.
 std::string told(const std::string& provenance) try {
   const Json json = Json::parse(provenance);
   const double took = json.at("microseconds"), before = json.at("heuristic_microseconds");
-  const auto how = json.at("how").get<std::string>(), when = json.at("when").get<std::string>();
+  std::string how = fmt::format("{} {}", json.at("how").get<std::string>(), json.at("when").get<std::string>());
+  if (json.contains("imported")) how += fmt::format(", imported {}", json.at("imported").get<std::string>());
   const auto is_sound = [](char c) { return c >= ' ' && c <= '~'; };
-  if (how.size() + when.size() > 64 || !std::all_of(how.begin(), how.end(), is_sound) ||
-      !std::all_of(when.begin(), when.end(), is_sound))
-    return "";
-  return fmt::format("{} {}: {:.4g} us, {:.3f} of the heuristic's time", how, when, took, took / before);
+  if (how.size() > 96 || !std::all_of(how.begin(), how.end(), is_sound)) return "";
+  return fmt::format("{}: {:.4g} us, {:.3f} of the heuristic's time", how, took, took / before);
 } catch (const Json::exception&) {
   return "";
 }
@@ -106,19 +107,53 @@ double distance(const RecordKey& a, const RecordKey& b) {
   return distance_of_devices(a.environment, b.environment) + distance(without_digest(a.text), without_digest(b.text));
 }
 
+/// With what a key's text begins; the problem follows.
+std::string kernel_text(const KernelInfo& kernel) {
+  const std::string_view mark = kernel.backend == Backend::gpu ? "" : mark_of_this_build();
+  return fmt::format("config of {}@{}{} for ", kernel.name, revision_of(kernel), mark);
+}
+
+/// Of the compiler for GPUs; empty where there is no GPU, and so no kernel of it was measured.
+std::string nvrtc_version() try {
+  return cuda::num_devices() > 0 ? cuda::compiler_version() : "";
+} catch (const Unsupported&) {
+  return "";
+}
+
 }  // namespace
 
+std::string_view mark_of_this_build() {
+#if defined(NDEBUG) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  return "";
+#else
+  return ", a checked build,";
+#endif
+}
+
 RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kernel) {
+  return config_record_key(request, kernel, device_fingerprint(request.device));
+}
+
+RecordKey config_record_key(const ChooseRequest& request, const KernelInfo& kernel, const std::string& device) {
   const Operation& op = *request.operation->declaration;
-  const std::string& device = device_fingerprint(request.device);
   const Digest digest = digest_of(problem_key(op, request.inputs, *request.params, *request.checked, device));
   return {.environment = device,
           .group = std::string(op.name),
-          .text = fmt::format("config of {}@{} for {} ({})", kernel.name, revision_of(kernel),
+          .text = fmt::format("{}{} ({})", kernel_text(kernel),
                               problem_text(op, request.inputs, *request.params, *request.checked), to_string(digest))};
 }
 
 bool is_config_key(const RecordKey& key) { return key.text.starts_with("config of "); }
+
+bool is_of_this_build(const RecordKey& key) {
+  const KernelRegistry& registry = KernelRegistry::instance();
+  const std::vector<std::string> names = registry.names();
+  if (std::find(names.begin(), names.end(), key.group) == names.end()) return false;
+  const auto operation = registry.find(key.group);
+  const std::string problem = fmt::format("{}@{} ", operation->declaration->name, operation->declaration->revision);
+  return std::any_of(operation->kernels.begin(), operation->kernels.end(),
+                     [&](const auto& kernel) { return key.text.starts_with(kernel_text(*kernel) + problem); });
+}
 
 std::optional<StoredConfig> find_stored_config(const RecordKey& key) {
   const std::optional<Record> record = store().find(key);
@@ -140,7 +175,7 @@ std::optional<NearConfig> find_near_config(const RecordKey& key) {
     const std::string problem(without_digest(there.key.text));
     nearest = {*values, problem.substr(std::min(problem.size(), problem.find(kFor) + kFor.size()))};
   };
-  store().for_each(look_at, key.group);  // compiled kernels stand in other groups, and are large
+  store().for_each_found(look_at, key.group);  // compiled kernels stand in other groups, and are large
   return nearest;
 }
 
@@ -150,13 +185,18 @@ bool put_stored_config(const RecordKey& key, const ConfigValues& values, const C
   Json how = {{"how", provenance.how},
               {"when", now_utc()},
               {"library", kVersion},
+              {"compiler", kCompiler},
               {"microseconds", provenance.seconds * 1e6},
               {"heuristic_microseconds", provenance.heuristic_seconds * 1e6},
               {"ratio_high", provenance.ratio_high},
               {"samples", provenance.num_samples},
               {"candidates", provenance.num_candidates},
               {"search_seconds", provenance.search_seconds}};
-  if (key.environment.starts_with("cuda")) how["driver"] = cuda::driver_report().version;
+  if (!provenance.transferred_from.empty()) how["transferred_from"] = provenance.transferred_from;
+  if (key.environment.starts_with("cuda")) {
+    how["driver"] = cuda::driver_report().version;
+    how["nvrtc"] = nvrtc_version();
+  }
   return store().put(key, {.value = config.dump(), .provenance = how.dump()});
 }
 
