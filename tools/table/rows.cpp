@@ -1,5 +1,7 @@
 #include "tools/table/rows.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <exception>
 #include <map>
@@ -10,12 +12,39 @@
 #include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/testing/operations.h"
+#include "ejkernel/testing/random.h"
 #include "ejkernel/testing/statistics.h"
+#include "tools/table/helper_count.h"
 
 namespace ejk::testing {
 namespace {
 
 constexpr size_t kMostNotes = 20;
+
+int threads_of_trial(int64_t i) {
+  Random random(static_cast<uint64_t>(i));
+  return random.chance(0.25) ? static_cast<int>(random.between(2, 7)) : 1;
+}
+
+void run_trials(int64_t begin, int64_t end, Tally& tally, const std::function<void(int64_t)>& trial) {
+  std::atomic<int64_t> next{begin};
+  auto work = [&] {
+    for (int64_t i; (i = next.fetch_add(1)) < end;) {
+      const cpu::ScopedNumThreads threads(threads_of_trial(i));
+      const HelperCount helpers;
+      try {
+        trial(i);
+      } catch (const std::exception& error) {
+        tally.add(fmt::format("trial {}: {}", i, error.what()));
+      }
+      if (helpers.tasks() > 0) tally.count("trials_with_helpers");
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < cpu::default_num_threads(); ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
 
 }  // namespace
 
@@ -24,7 +53,22 @@ void Tally::add(const std::string& failure) {
   ++result_.n;
   if (failure.empty()) return;
   ++result_.failures;
-  if (result_.notes.size() < kMostNotes) result_.notes.push_back(failure);
+  if (result_.notes.size() >= kMostNotes) return;
+  const int threads = cpu::num_threads();
+  result_.notes.push_back(
+      threads == cpu::default_num_threads() ? failure : fmt::format("{}\n  EJKERNEL_NUM_THREADS={}", failure, threads));
+}
+
+void Tally::add(const Problem& problem, const Kernel& kernel, const Verdict& verdict) {
+  const std::string failures = report(problem, kernel, verdict);
+  if (failures.empty() && verdict.vacuous) return count("vacuous");
+  add(failures);
+  ratio(verdict.ratio());
+}
+
+void Tally::count(const std::string& figure) {
+  const std::lock_guard lock(mutex_);
+  ++result_.figures[figure];
 }
 
 void Tally::note(const std::string& text) {
@@ -64,21 +108,15 @@ bool is_gradient(const TestOperation& tests) {
 }
 
 void for_each_trial(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial) {
-  std::atomic<int64_t> next{0};
-  auto work = [&] {
-    const cpu::ScopedNumThreads one(1);  // the trials are what is spread
-    for (int64_t i; (i = next.fetch_add(1)) < n;) {
-      try {
-        trial(i);
-      } catch (const std::exception& error) {
-        tally.add(std::string("trial ") + std::to_string(i) + ": " + error.what());
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 1; i < cpu::default_num_threads(); ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+  run_trials(0, n, tally, trial);
+}
+
+void count_trials(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial) {
+  constexpr int64_t kMostAttempts = 16;
+  for (int64_t begin = 0, missing = n; missing > 0 && begin < kMostAttempts * n; missing = n - tally.result().n) {
+    run_trials(begin, begin + missing, tally, trial);
+    begin += missing;
+  }
 }
 
 RowFunction row_function(std::string_view id) {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operation.h"
 #include "ejkernel/testing/table.h"
 
@@ -88,7 +89,12 @@ RowResult supply_chain(const RowRequest& request);
 /// Counts from several threads; keeps the first failures' texts.
 class Tally {
  public:
+  /// One trial; an empty text is none that failed.
   void add(const std::string& failure);
+  /// One trial, unless it is right and nearly every element is 0: those are the figure `vacuous`.
+  void add(const Problem& problem, const Kernel& kernel, const Verdict& verdict);
+  /// Something else than a trial, as a figure.
+  void count(const std::string& figure);
   void note(const std::string& text);
   /// Ratios of the error rule, for their quantiles.
   void ratio(double r);
@@ -106,7 +112,11 @@ uint64_t digest_of_outputs(const std::vector<Array>& outputs);
 /// Whether the operation is another one's gradient.
 bool is_gradient(const TestOperation& tests);
 
-/// Calls trial(i) for i in [0, n) on as many threads as the machine has; an exception is a failure of the trial.
+/// Calls trial(i) for i in [0, n) on as many threads as the machine has; an exception is a failure of the trial. One
+/// trial of four runs its kernels on two to seven threads, the others on one; those of which other threads did tasks
+/// are the figure `trials_with_helpers`.
 void for_each_trial(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial);
+/// The same for i = 0, 1, … until n trials have counted: what a trial looks at may turn out to prove nothing.
+void count_trials(int64_t n, Tally& tally, const std::function<void(int64_t)>& trial);
 
 }  // namespace ejk::testing

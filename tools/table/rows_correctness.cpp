@@ -1,7 +1,10 @@
 // T-02 to T-05 and T-07: every kernel of every operation against float64 answers, exact answers, and itself.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <functional>
+#include <optional>
+#include <set>
 
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operations.h"
@@ -28,18 +31,19 @@ void judge_problem(const TestOperation& tests, const Problem& problem, const Ans
     const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
     if (!verdict.supported) continue;
     judged = true;
-    tally.ratio(verdict.ratio());
-    tally.add(report(problem, kernel, verdict));
+    tally.add(problem, kernel, verdict);
   }
 }
 
+/// Every fourth round over the operations has problems of normal size.
 RowResult accuracy(const RowRequest& request, bool gradients) {
   const std::vector<const TestOperation*> all = operations(gradients);
   Tally tally;
-  for_each_trial(request.n, tally, [&](int64_t i) {
-    const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
-    const Problem problem =
-        tests.random({.seed = request.seed * 1000003 + static_cast<uint64_t>(i), .size = Size::small});
+  count_trials(request.n, tally, [&](int64_t i) {
+    const auto place = static_cast<size_t>(i) % all.size(), round = static_cast<size_t>(i) / all.size();
+    const TestOperation& tests = *all[place];
+    const Problem problem = tests.random({.seed = request.seed * 1000003 + static_cast<uint64_t>(i),
+                                          .size = round % 4 == 3 ? Size::normal : Size::small});
     judge_problem(tests, problem, tests.oracle(problem, kBudget), tally);
   });
   return tally.result();
@@ -55,7 +59,7 @@ RowResult exact_mode(const RowRequest& request) {
   for (const TestOperation* tests : test_operations())
     if (tests->exact != nullptr) all.push_back(tests);
   Tally tally;
-  for_each_trial(request.n, tally, [&](int64_t i) {
+  count_trials(request.n, tally, [&](int64_t i) {
     const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
     const ExactProblem exact = tests.exact(request.seed * 1000003 + static_cast<uint64_t>(i));
     judge_problem(tests, exact.problem, exact.answer, tally);
@@ -85,39 +89,69 @@ RowResult edge_shapes(const RowRequest& request) {
 
 namespace {
 
-/// n trials of the relations that are wanted, on the first kernel of each operation.
+/// A relation of an operation, on its first kernel.
+struct Related {
+  const TestOperation* tests;
+  const Relation* relation;
+  Kernel kernel;
+};
+
+/// What is wrong, or nothing; no value where the kernel declines this configuration, which then counts for nothing.
+std::optional<std::string> check_relation(const Related& item, uint64_t seed) {
+  std::string wrong;
+  try {
+    wrong = item.relation->check(seed, Size::normal, KernelRunner(item.kernel));
+  } catch (const RelationSkipped&) {
+    return std::nullopt;
+  } catch (const RelationBroken& broken) {
+    wrong = broken.what;
+  }
+  if (wrong.empty()) return wrong;
+  return fmt::format("{}: {}; reproduce: ejk check {} --kernel={} --relation='{}' --seed={}", item.relation->name,
+                     wrong, item.tests->name(), item.kernel->name, item.relation->name, seed);
+}
+
+/// The relations that are wanted, of each operation that has them as many configurations: n in all.
 RowResult check_relations(const RowRequest& request, const std::function<bool(const Relation&)>& is_wanted) {
-  struct Item {
-    const TestOperation* tests;
-    const Relation* relation;
-    Kernel kernel;
-  };
-  std::vector<Item> items;
+  std::vector<Related> items;
+  std::set<std::string_view> names;
   for (const TestOperation* tests : test_operations())
     for (const Relation& relation : tests->relations)
-      if (is_wanted(relation)) items.push_back({tests, &relation, kernels_of(*tests->declaration).front()});
+      if (is_wanted(relation)) {
+        items.push_back({tests, &relation, kernels_of(*tests->declaration).front()});
+        names.insert(relation.name);
+      }
+  const auto num_items = static_cast<int64_t>(items.size()), wanted = (request.n + num_items - 1) / num_items;
+  const int64_t most_attempts = 50 * wanted;
+  std::vector<int64_t> attempts(items.size());
+  std::vector<std::atomic<int64_t>> counted(items.size());
   Tally tally;
-  const auto trial = [&](int64_t i) {
-    const Item& item = items[static_cast<size_t>(i) % items.size()];
-    const uint64_t seed = request.seed * 1000003 + static_cast<uint64_t>(i);
-    std::string wrong;
-    try {
-      wrong = item.relation->check(seed, Size::normal, KernelRunner(item.kernel));
-    } catch (const RelationSkipped&) {
-      return;  // the kernel declines this configuration: it counts for nothing
-    } catch (const RelationBroken& broken) {
-      wrong = broken.what;
-    }
-    tally.add(wrong.empty() ? ""
-                            : fmt::format("{}: {}; reproduce: ejk check {} --kernel={} --relation='{}' --seed={}",
-                                          item.relation->name, wrong, item.tests->name(), item.kernel->name,
-                                          item.relation->name, seed));
-  };
-  // Declined trials count for nothing, so that it may take a few rounds more than n needs.
-  const auto round = static_cast<int64_t>(items.size());
-  for (int64_t begin = 0; begin < 2 * request.n && tally.result().n < request.n; begin += round)
-    for_each_trial(round, tally, [&](int64_t i) { trial(begin + i); });
-  return tally.result();
+  // Of each item what is still missing, again and again.
+  for (;;) {
+    struct Attempt {
+      size_t item;
+      int64_t number;
+    };
+    std::vector<Attempt> missing;
+    for (size_t item = 0; item < items.size(); ++item)
+      for (int64_t n = counted[item]; n < wanted && attempts[item] < most_attempts; ++n)
+        missing.push_back({item, attempts[item]++});
+    if (missing.empty()) break;
+    for_each_trial(static_cast<int64_t>(missing.size()), tally, [&](int64_t i) {
+      const auto [item, number] = missing[static_cast<size_t>(i)];
+      const auto seed = request.seed * 1000003 + static_cast<uint64_t>(number * num_items) + item;
+      if (const auto wrong = check_relation(items[item], seed)) tally.add(*wrong), ++counted[item];
+    });
+  }
+  for (size_t item = 0; item < items.size(); ++item)
+    if (counted[item] < wanted)
+      tally.add(fmt::format("{} {}: {} configurations of {}", items[item].tests->name(), items[item].relation->name,
+                            counted[item].load(), wanted));
+  RowResult result = tally.result();
+  result.figures["relations"] = static_cast<double>(names.size());
+  result.figures["relations_of_operations"] = static_cast<double>(num_items);
+  result.figures["configurations_of_each"] = static_cast<double>(wanted);
+  return result;
 }
 
 }  // namespace

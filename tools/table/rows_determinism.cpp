@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "ejkernel/platform/cpu/parallel_for.h"
@@ -14,6 +16,7 @@
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operations.h"
 #include "ejkernel/testing/process.h"
+#include "tools/table/helper_count.h"
 #include "tools/table/rows.h"
 
 namespace ejk::testing {
@@ -32,32 +35,49 @@ Problem problem_of(const RowRequest& request, int64_t i, Size size) {
 
 constexpr int64_t kReruns = 1000;
 
+/// A call has to last for a while, or it ends before a second thread comes.
+Size size_of_round(size_t round) {
+  constexpr std::array kSizes = {Size::normal, Size::small, Size::normal, Size::small, Size::tiny};
+  return kSizes[round % kSizes.size()];
+}
+
 }  // namespace
 
-/// n configurations, 1,000 reruns of each on 1 to 7 threads, while another thread keeps the pool busy.
+/// n configurations, 1,000 reruns of each on 1 to 7 threads, while another thread works and has the pool now and then.
+/// Of every operation other threads must have done tasks: equal bits say nothing of threads that did not come.
 RowResult bit_equal_reruns(const RowRequest& request) {
+  const auto all = test_operations();
   Tally tally;
   std::atomic<bool> stop{false};
   std::thread other([&] {
-    for (int64_t i = 0; !stop; ++i) run_once(problem_of(request, i + 100000, Size::small), 2);
+    for (int64_t i = 0; !stop; ++i) run_once(problem_of(request, i + 100000, Size::small), i % 4 == 0 ? 2 : 1);
   });
-  int64_t unequal = 0;
+  std::set<std::string_view> shared;
   for (int64_t i = 0; i < request.n; ++i) {
-    const Problem problem = problem_of(request, i, i % 8 == 0 ? Size::small : Size::tiny);
+    const Problem problem = with_equal_bits(problem_of(request, i, size_of_round(static_cast<size_t>(i) / all.size())));
     const uint64_t first = run_once(problem, 1);
+    const HelperCount helpers;
     int64_t different = 0;
     for (int64_t rerun = 0; rerun < kReruns; ++rerun)
       different += run_once(problem, static_cast<int>(rerun % 7) + 1) != first;
-    unequal += different;
+    if (helpers.tasks() > 0) {
+      tally.count("configurations_with_helpers");
+      shared.insert(problem.operation->name);
+    }
     tally.add(different == 0 ? ""
-                             : fmt::format("{} {}: {} of {} reruns differ", problem.operation->name, problem.label,
-                                           different, kReruns));
+                             : fmt::format("{}: {} of {} reruns differ; replay: {}", problem.label, different, kReruns,
+                                           replay_command(problem, *kernels_of(*problem.operation).front())));
   }
   stop = true;
   other.join();
   RowResult result = tally.result();
   result.figures["reruns_per_configuration"] = kReruns;
-  result.figures["unequal_reruns"] = static_cast<double>(unequal);
+  result.figures["operations_with_helpers"] = static_cast<double>(shared.size());
+  for (int64_t place = 0; place < std::min<int64_t>(request.n, std::ssize(all)); ++place)
+    if (const std::string_view name = all[static_cast<size_t>(place)]->name(); !shared.contains(name)) {
+      ++result.failures;
+      result.notes.push_back(fmt::format("{}: one thread did all tasks of all its calls", name));
+    }
   return result;
 }
 

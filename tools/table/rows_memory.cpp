@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -42,6 +41,15 @@ std::string faults_of(const Problem& problem, const RunSettings& settings) {
   return problem.label + ": no kernel supports it";
 }
 
+/// One trial: the first kernel that supports the problem.
+void check_first_kernel(const Problem& problem, const Answer& answer, Tally& tally) {
+  for (const Kernel& kernel : kernels_of(*problem.operation)) {
+    const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
+    if (verdict.supported) return tally.add(problem, kernel, verdict);
+  }
+  tally.add(problem.label + ": no kernel supports it");
+}
+
 }  // namespace
 
 RowResult guard_bands(const RowRequest& request) {
@@ -60,20 +68,13 @@ RowResult poisoned_allocator(const RowRequest& request) {
   const AllocationDebug before = allocation_debug();
   set_allocation_debug({.guard = true, .poison = true});
   Tally tally;
-  for_each_trial(request.n, tally, [&](int64_t i) {
+  count_trials(request.n, tally, [&](int64_t i) {
     Random random(seed_of_trial(request, i));
     const uint64_t seed = random.bits();
     const TestOperation& tests = operation_of_trial(random.between(0, 1 << 20));
     const Problem problem = tests.random({.seed = seed, .size = Size::small});
     const Answer answer = tests.oracle(problem, 2e6);
-    const Kernel kernel = kernels_of(*tests.declaration).back();
-    for (const Kernel& candidate : kernels_of(*tests.declaration)) {
-      const Verdict verdict = check_kernel(problem, answer, candidate, {.seed = seed});
-      if (!verdict.supported) continue;
-      tally.add(report(problem, candidate, verdict));
-      return;
-    }
-    tally.add(problem.label + ": no kernel supports it");
+    check_first_kernel(problem, answer, tally);
   });
   set_allocation_debug(before);
   return tally.result();
@@ -100,11 +101,11 @@ bool is_refused(const Problem& problem) {
 
 }  // namespace
 
-/// Layouts from 1 to 15 bytes off, padded, negative and zero strides: right, or refused with a typed error.
+/// Layouts from 1 to 15 bytes off, padded, negative and zero strides: right, or refused with a typed error. Refusals
+/// are a figure and not among the n.
 RowResult layouts_and_alignment(const RowRequest& request) {
   Tally tally;
-  std::atomic<int64_t> refused{0};
-  for_each_trial(request.n, tally, [&](int64_t i) {
+  count_trials(request.n, tally, [&](int64_t i) {
     Random random(seed_of_trial(request, i));
     const TestOperation& tests = operation_of_trial(i);
     const Problem plain = tests.random({.seed = random.bits(), .size = Size::small});
@@ -116,20 +117,11 @@ RowResult layouts_and_alignment(const RowRequest& request) {
       if (random.chance(0.3)) layout.skew = static_cast<size_t>(random.between(1, 15));
       return layout;
     });
-    if (is_misaligned(problem)) {
-      ++refused;
-      return tally.add(is_refused(problem) ? "" : problem.label + ": a misaligned tensor was accepted");
-    }
-    for (const Kernel& kernel : kernels_of(*tests.declaration)) {
-      const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = plain.seed});
-      if (!verdict.supported) continue;
-      return tally.add(report(problem, kernel, verdict));
-    }
-    tally.add(problem.label + ": no kernel supports it");
+    if (!is_misaligned(problem)) return check_first_kernel(problem, answer, tally);
+    if (is_refused(problem)) return tally.count("typed_refusals");
+    tally.add(problem.label + ": a misaligned tensor was accepted");
   });
-  RowResult result = tally.result();
-  result.figures["typed_refusals"] = static_cast<double>(refused);
-  return result;
+  return tally.result();
 }
 
 namespace {

@@ -68,6 +68,15 @@ std::string beginning_of(std::string text, const fs::path& root) {
   return text.substr(0, 300);
 }
 
+/// Brings a preset's programs up to date with the tree: what lies there may be of any day.
+void build_preset(const fs::path& root, const std::string& preset, const std::string& target) {
+  const fs::path build = root / "build" / preset;
+  const ProcessResult built = run_process({"cmake", "--build", build.string(), "--target", target});
+  if (built.exit_code != 0)
+    throw_invalid("table", "the folder " + build.string(), "hold a preset that builds",
+                  beginning_of(built.err + built.out, root), "run ./dev test first");
+}
+
 /// The suites of a test program whose sources lie in a folder of the tree, as --gtest_filter takes them.
 std::string suites_in(const std::string& folder, const fs::path& program) {
   const fs::path listing = program.string() + ".json";
@@ -83,32 +92,53 @@ std::string suites_in(const std::string& folder, const fs::path& program) {
   return filter;
 }
 
-/// Empty when the tests notice the mutant; otherwise what to say of it.
-std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::path& build) {
+/// The tests that a mutant has to pass in order to survive.
+bool passes(const Rebuild& rebuild, const std::string& suites) {
+  return run_process({rebuild.program().string(), "--gtest_fail_fast", "--gtest_brief=1",
+                      "--gtest_filter=" + suites + "-*Long*:*DeathTest*:ParallelFor*"})
+             .exit_code == 0;
+}
+
+/// The tests with the mutant in them, in a folder that mirrors the tree. Returns why they cannot be built, if so.
+std::string make_mutant(const Mutant& mutant, const fs::path& root, const fs::path& overlay, Rebuild& rebuild) {
   std::string text = read_all(root / mutant.file);
   const size_t at = text.find(mutant.before);
-  if (at == std::string::npos) return mutant.name + ": its text is no longer in " + mutant.file;
+  if (at == std::string::npos) return "its text is no longer in " + mutant.file;
   text.replace(at, mutant.before.size(), mutant.after);
-  const fs::path overlay = build / "mutants" / mutant.name;
   fs::remove_all(overlay);
   fs::create_directories((overlay / mutant.file).parent_path());
   std::ofstream(overlay / mutant.file, std::ios::binary) << text;
-  Rebuild rebuild(root, build, overlay);
   std::string wrong;
   for (const std::string& source : mutant.sources)
     if (wrong.empty()) wrong = rebuild.compile(source, source);
   if (wrong.empty()) wrong = rebuild.link();
-  if (!wrong.empty()) return mutant.name + ": it cannot be built: " + beginning_of(wrong, root);
+  return wrong.empty() ? "" : "it cannot be built: " + beginning_of(wrong, root);
+}
+
+/// Empty when the tests notice the mutant; otherwise what to say of it.
+std::string survival_of(const Mutant& mutant, const fs::path& root, const fs::path& build) {
+  const fs::path overlay = build / "mutants" / mutant.name;
+  Rebuild rebuild(root, build, overlay);
+  const std::string wrong = make_mutant(mutant, root, overlay, rebuild);
+  if (!wrong.empty()) return mutant.name + ": " + wrong;
   // The tests beside the fault are likeliest to notice it: they go first.
   const std::string near = suites_in(fs::path(mutant.file).parent_path().string(), rebuild.program());
   bool survived = true;
   for (const std::string& chosen : {near, std::string("*")})
-    if (survived && !chosen.empty())
-      survived = run_process({rebuild.program().string(), "--gtest_fail_fast", "--gtest_brief=1",
-                              "--gtest_filter=" + chosen + "-*Long*:*DeathTest*:ParallelFor*"})
-                     .exit_code == 0;
+    if (survived && !chosen.empty()) survived = passes(rebuild, chosen);
   fs::remove_all(overlay);
   return survived ? mutant.name + ": survived" : "";
+}
+
+/// A mutant without a mutation: where the tests fail it as well, their failures say nothing. Empty when they pass.
+std::string failure_of_control(const Mutant& like, const fs::path& root, const fs::path& build) {
+  const Mutant same{.name = "control", .file = like.file, .before = "", .after = "", .sources = like.sources};
+  const fs::path overlay = build / "mutants" / same.name;
+  Rebuild rebuild(root, build, overlay);
+  std::string wrong = make_mutant(same, root, overlay, rebuild);
+  if (wrong.empty() && !passes(rebuild, "*")) wrong = "the tests fail without a fault, too";
+  fs::remove_all(overlay);
+  return wrong;
 }
 
 /// Tests that a build's ctest ran, and its entries (of several tests each) that failed; throws when it did not run.
@@ -124,6 +154,14 @@ std::pair<int64_t, int64_t> ctest(const fs::path& build) {
   return {tests, std::stoll(failed[1])};
 }
 
+/// What a preset's ctest leaves out, from its configuration.
+std::string left_out_by(const fs::path& build) {
+  const std::string cache = read_all(build / "CMakeCache.txt");
+  std::smatch filter;
+  std::regex_search(cache, filter, std::regex("EJK_TEST_FILTER:STRING=-?(.*)"));
+  return filter[1].str() + " and those labelled long";
+}
+
 }  // namespace
 
 RowResult seeded_mutants(const RowRequest&) {
@@ -131,6 +169,10 @@ RowResult seeded_mutants(const RowRequest&) {
   Tally tally;
   std::atomic<int64_t> killed = 0;
   const std::vector<Mutant> mutants = read_mutants(root / "tests/mutants/mutants.txt");
+  if (mutants.empty()) return {};
+  build_preset(root, "dev", "ejkernel_tests");
+  const std::string control = failure_of_control(mutants.front(), root, build);
+  if (!control.empty()) return {.failures = 1, .notes = {"control: " + control}};
   for_each_trial(static_cast<int64_t>(mutants.size()), tally, [&](int64_t i) {
     const Mutant& mutant = mutants[static_cast<size_t>(i)];
     const std::string survival = survival_of(mutant, root, build);
@@ -150,10 +192,13 @@ RowResult host_sanitizers(const RowRequest&) {
   const fs::path root = find_tree(fs::current_path());
   RowResult result;
   for (const char* preset : {"asan", "tsan"}) {
-    const auto [tests, failed] = ctest(root / "build" / preset);
+    build_preset(root, preset, "all");
+    const fs::path build = root / "build" / preset;
+    const auto [tests, failed] = ctest(build);
     result.n += tests;
     result.failures += failed;
     result.figures[std::string(preset) + "_tests"] = static_cast<double>(tests);
+    result.notes.push_back(fmt::format("{} leaves out {}", preset, left_out_by(build)));
   }
   return result;
 }
