@@ -21,32 +21,75 @@ HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b, FloatV c, FloatV e) {
   return add_neighbours(add_neighbours(a, b), add_neighbours(c, e));
 }
 
+/// Codes of type T, each group of them with a scale of its own.
+template <class T>
+struct Grouped {};
+
+template <class T>
+struct StoredAs {
+  using Code = T;
+  static constexpr bool kGrouped = false;
+};
+template <class T>
+struct StoredAs<Grouped<T>> {
+  using Code = T;
+  static constexpr bool kGrouped = true;
+};
+
+/// Where a row of keys or values lies, and another that will be needed soon.
+template <class T>
+struct StoredRow {
+  using Code = typename StoredAs<T>::Code;
+  const std::byte* codes;
+  const std::byte* ahead;
+  const float* scales;
+  int64_t group_shift;
+};
+
 /// Rows of keys or values: all at the same distance from where they are listed; and others, which will be needed soon.
 /// Of those as much is asked for as is read, no nearer than the second-level cache.
 template <class T>
 struct ListedRows {
-  const T* const* rows;
-  int64_t skip = 0;
+  const std::byte* const* rows;
+  int64_t skip = 0;  ///< bytes
   const std::byte* const* ahead = nullptr;
   int64_t ahead_skip = 0;  ///< bytes
+  // Of Grouped codes: scales of a row's groups, and the logarithm of how many codes share one.
+  const float* scales = nullptr;
+  int64_t groups = 0, group_shift = 0;
 
-  HWY_INLINE const T* operator[](int64_t n) const { return rows[n] + skip; }
-  HWY_INLINE const std::byte* after(int64_t n) const { return ahead[n] + ahead_skip; }
-  HWY_INLINE ListedRows from(int64_t n) const { return {rows + n, skip, ahead + n, ahead_skip}; }
+  HWY_INLINE StoredRow<T> operator[](int64_t n) const {
+    return {rows[n] + skip, ahead[n] + ahead_skip, scales + n * groups, group_shift};
+  }
+  HWY_INLINE ListedRows from(int64_t n) const {
+    return {rows + n, skip, ahead + n, ahead_skip, scales + n * groups, groups, group_shift};
+  }
 };
 
-/// A vector of elements E (floats, or pairs of bf16) of a row of keys or values, and how many numbers it holds.
+/// How many numbers a vector of elements E (floats, or pairs of bf16) holds.
 template <class E>
 HWY_INLINE int64_t numbers() {
   return std::is_same_v<E, Pair> ? 2 * lanes() : lanes();
 }
+/// Bytes of `count` codes.
+template <class T>
+HWY_INLINE int64_t stored_bytes(int64_t count) {
+  return count * stored_bits<typename StoredAs<T>::Code>() / 8;
+}
+/// The vector of E that begins with number `at` of a row.
 template <class E, class T>
-HWY_INLINE auto load_stored(const T* from, const std::byte* ahead) {
-  prefetch_far(ahead);
+HWY_INLINE auto load_stored(const StoredRow<T>& row, int64_t at) {
+  const auto* from = reinterpret_cast<const typename StoredAs<T>::Code*>(row.codes + stored_bytes<T>(at));
   if constexpr (std::is_same_v<E, Pair>)
     return load_pairs(from);
+  else if constexpr (StoredAs<T>::kGrouped)
+    return hn::Mul(load_floats(from), hn::Set(FloatTag(), row.scales[at >> row.group_shift]));
   else
     return load_floats(from);
+}
+template <class T>
+HWY_INLINE void ask_for(const StoredRow<T>& row, int64_t at) {
+  prefetch_far(row.ahead + stored_bytes<T>(at));
 }
 
 /// scores[row * stride + key] = sum over d of keys[key][d] * q[row][d], for four keys and kRows rows.
@@ -57,13 +100,11 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
   const FloatTag d;
   FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
   FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
-  const T *key0 = keys[0], *key1 = keys[1], *key2 = keys[2], *key3 = keys[3];
-  const std::byte *ahead0 = keys.after(0), *ahead1 = keys.after(1), *ahead2 = keys.after(2), *ahead3 = keys.after(3);
-  const int64_t step = numbers<E>() * static_cast<int64_t>(sizeof(T));
+  const auto key0 = keys[0], key1 = keys[1], key2 = keys[2], key3 = keys[3];
   for (int64_t at = 0; at < dims; at += numbers<E>(), q += lanes()) {
-    const auto k0 = load_stored<E>(key0 + at, ahead0), k1 = load_stored<E>(key1 + at, ahead1);
-    const auto k2 = load_stored<E>(key2 + at, ahead2), k3 = load_stored<E>(key3 + at, ahead3);
-    ahead0 += step, ahead1 += step, ahead2 += step, ahead3 += step;
+    ask_for(key0, at), ask_for(key1, at), ask_for(key2, at), ask_for(key3, at);
+    const auto k0 = load_stored<E>(key0, at), k1 = load_stored<E>(key1, at);
+    const auto k2 = load_stored<E>(key2, at), k3 = load_stored<E>(key3, at);
     const auto row = [&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
       const auto x = cpu::HWY_NAMESPACE::gemm_detail::load(q + r * q_stride);
       s0 = multiply_add(k0, x, s0), s1 = multiply_add(k1, x, s1);
@@ -89,29 +130,30 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
 template <int kVectors, class T>
 HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, FloatV& v0, FloatV& v1, FloatV& v2,
                           FloatV& v3) {
-  const T* value = values[j] + at;
-  const int64_t bytes = static_cast<int64_t>(sizeof(T));
-  prefetch_far(values.after(j) + at * bytes);
-  if constexpr (kVectors == 4 && sizeof(T) > 1) prefetch_far(values.after(j) + (at + 2 * lanes()) * bytes);
-  v0 = load_floats(value);
-  if constexpr (kVectors == 4)
-    v1 = load_floats(value + lanes()), v2 = load_floats(value + 2 * lanes()), v3 = load_floats(value + 3 * lanes());
+  const auto value = values[j];
+  ask_for(value, at);
+  if constexpr (kVectors == 4 && sizeof(typename StoredRow<T>::Code) > 1) ask_for(value, at + 2 * lanes());
+  v0 = load_stored<float>(value, at);
+  if constexpr (kVectors == 4) {
+    v1 = load_stored<float>(value, at + lanes()), v2 = load_stored<float>(value, at + 2 * lanes());
+    v3 = load_stored<float>(value, at + 3 * lanes());
+  }
 }
 template <int kVectors, class T>
 HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, WordV& v0, WordV& v1, WordV& v2,
                           WordV& v3) {
   const WordTag d;
   const hn::Repartition<uint16_t, WordTag> halves;
-  const T *even = values[2 * j] + at, *odd = values[2 * j + 1] + at;
+  const auto even = values[2 * j], odd = values[2 * j + 1];
   const auto interleave = [&](int64_t from, WordV& low, WordV& high) HWY_ATTR {
-    const int64_t byte = (at + from) * static_cast<int64_t>(sizeof(T));
-    if (byte % 64 == 0) prefetch_far(values.after(2 * j) + byte), prefetch_far(values.after(2 * j + 1) + byte);
-    const auto x = hn::BitCast(halves, load_pairs(even + from)), y = hn::BitCast(halves, load_pairs(odd + from));
+    if (stored_bytes<T>(from) % 64 == 0) ask_for(even, from), ask_for(odd, from);
+    const auto x = hn::BitCast(halves, load_stored<Pair>(even, from));
+    const auto y = hn::BitCast(halves, load_stored<Pair>(odd, from));
     low = hn::BitCast(d, hn::InterleaveWholeLower(halves, x, y));
     high = hn::BitCast(d, hn::InterleaveWholeUpper(halves, x, y));
   };
-  interleave(0, v0, v1);
-  if constexpr (kVectors == 4) interleave(2 * lanes(), v2, v3);
+  interleave(at, v0, v1);
+  if constexpr (kVectors == 4) interleave(at + 2 * lanes(), v2, v3);
 }
 
 /// sums[row][at …] += sum over keys of weights[row * stride + key] * values[key][at …], kVectors vectors of it; with

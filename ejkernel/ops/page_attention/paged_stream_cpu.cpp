@@ -4,10 +4,11 @@
 // logits (head_dim across lanes), online softmax down each row, weighted sums of values. Keys, and then values, are
 // read in several streams, each of which goes through memory in order, as the processor's own prefetchers like it;
 // what a stream needs next is asked for besides. Queries and weights of bf16 are multiplied in pairs with caches that
-// are exact in bf16; else codes of 8 bits are widened in registers. Scales of a kv head are folded into logits and
-// output. Other layouts (i4, scales of groups, head sizes that are not whole vectors) are widened to rows of floats
-// first.
+// are exact in bf16; else codes are widened in registers, where groups of elements get their scales. Scales of a kv
+// head are folded into logits and output, those of a slot and head into logits and weights. Head sizes that are not
+// whole vectors are widened to rows of floats first.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -29,6 +30,8 @@
 // After those:
 #include "ejkernel/platform/cpu/split-inl.h"
 #include "ejkernel/platform/cpu/stored-inl.h"
+// After those:
+#include "ejkernel/platform/cpu/codes-inl.h"
 // After those:
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
 #include "ejkernel/ops/page_attention/paged_stream-inl.h"
@@ -84,6 +87,9 @@ double head_scale(const Tensor& scale, int64_t kv_head) {
   return scale.rank() == 4 ? 1 : Problem::scale_at(scale, 0, 0, kv_head);
 }
 
+/// Scales that a slot and kv head has of its own.
+int64_t groups_of(const Tensor& scale) { return scale.rank() == 4 ? scale.shape[3] : 0; }
+
 struct StreamScratch {
   float* queries;  ///< [kv head][row][padded(head_dim)], or pairs: [padded(units(head_dim))]
   float* sums;     ///< [kv head][row][row_stride(value_dim)]
@@ -93,11 +99,18 @@ struct StreamScratch {
   int32_t* key_at;
   int64_t* key_offsets[2];
   int64_t* value_offsets[2];
-  const void** keys;
-  const void** values;
+  const std::byte** keys;
+  const std::byte** values;
   // Where those rows are, kv head 0's; zeros for what does not exist.
   const std::byte** key_rows[2];
   const std::byte** value_rows[2];
+  // Where a slot has scales: where those are, kv head 0's; what a kv head's keys and weights of the block are
+  // multiplied by; and of a row of places, the scales of groups.
+  int64_t* key_scales[2];
+  int64_t* value_scales[2];
+  float* key_factors;
+  float* value_factors;
+  float* group_scales;
   int32_t* live;  ///< key is seen by some row
   float* wide_keys;
   float* wide_values;  ///< rows of floats, where the tensor's own cannot be used
@@ -118,10 +131,15 @@ struct StreamScratch {
     s.key_at = carver.take<int32_t>(block);
     for (int n = 0; n < 2; ++n) s.key_offsets[n] = carver.take<int64_t>(block);
     for (int n = 0; n < 2; ++n) s.value_offsets[n] = carver.take<int64_t>(block);
-    s.keys = carver.take<const void*>(kColumns);
-    s.values = carver.take<const void*>(kColumns);
+    s.keys = carver.take<const std::byte*>(kColumns);
+    s.values = carver.take<const std::byte*>(kColumns);
     for (int n = 0; n < 2; ++n) s.key_rows[n] = carver.take<const std::byte*>(block);
     for (int n = 0; n < 2; ++n) s.value_rows[n] = carver.take<const std::byte*>(block);
+    for (int n = 0; n < 2; ++n) s.key_scales[n] = carver.take<int64_t>(block);
+    for (int n = 0; n < 2; ++n) s.value_scales[n] = carver.take<int64_t>(block);
+    s.key_factors = carver.take<float>(block);
+    s.value_factors = carver.take<float>(block);
+    s.group_scales = carver.take<float>(kColumns * std::max(groups_of(p.k_scale), groups_of(p.v_scale)));
     s.live = carver.take<int32_t>(block);
     s.wide_keys = carver.take<float>(kColumns * padded(p.head_dim));
     s.wide_values = carver.take<float>(kColumns * padded(p.value_dim));
@@ -177,13 +195,19 @@ class Stream {
     const Tensor* x = nullptr;
     Strides strides = {};
     const Tensor* scale = nullptr;
+    Strides scale_strides = {};
+    int64_t groups = 0;  ///< scales of each slot and kv head
     bool direct = false;
 
     void set(const Tensor& tensor, const Strides& tensor_strides, const Tensor& scales) {
       x = &tensor, strides = tensor_strides, scale = &scales;
-      direct = tensor.dtype != DType::i4 && scales.rank() != 4 && tensor.shape[-1] % lanes() == 0;
+      groups = groups_of(scales);
+      if (groups > 0) scale_strides = strides_of(scales);
+      direct = tensor.shape[-1] % lanes() == 0 && (groups <= 1 || bits(tensor.dtype) <= 8);
     }
-    bool fits_pairs() const { return direct && is_exact_in_bf16(x->dtype) && x->shape[-1] % (2 * lanes()) == 0; }
+    bool fits_pairs() const {
+      return direct && groups <= 1 && is_exact_in_bf16(x->dtype) && x->shape[-1] % (2 * lanes()) == 0;
+    }
     const std::byte* at(int64_t offset) const { return x->as<const std::byte>() + offset * bits(x->dtype) / 8; }
   };
 
@@ -274,6 +298,15 @@ class Stream {
     };
     find(key_, p_.k, s_.key_offsets[turn], s_.key_rows[turn]);
     find(value_, p_.v, s_.value_offsets[turn], s_.value_rows[turn]);
+    if (key_.groups > 0) find_scales(key_, j, s_.key_scales[turn]);
+    if (value_.groups > 0) find_scales(value_, j, s_.value_scales[turn]);
+  }
+
+  void find_scales(const Source& of, int64_t j, int64_t* offsets) {
+    const int64_t count = keys_in(j);
+    int64_t in_order[kMaxStreamBlock];
+    PagedRows{p_, *of.scale, of.scale_strides, *of.scale}.find(sequence_, j, count, in_order);
+    for (int64_t p = 0; p < block_; ++p) offsets[p] = s_.key_at[p] < count ? in_order[s_.key_at[p]] : cpu::kNoRow;
   }
 
   void add_block(int64_t first, int turn) {
@@ -309,7 +342,7 @@ class Stream {
   template <class E>
   void multiply(int64_t g, int64_t begin) {
     const int64_t stride = padded(units<E>(p_.head_dim));
-    const Rows keys = rows_of(key_, s_.key_rows, s_.key_offsets, g, begin, s_.wide_keys, s_.keys);
+    const Rows keys = rows_of(key_, s_.key_rows, s_.key_offsets, s_.key_scales[turn_], g, begin, s_.wide_keys, s_.keys);
     dispatch<E>(key_, [&]<class T>() {
       multiply_keys(keys.as<T>(), columns_, cpu::round_up(p_.head_dim, lanes()),
                     reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, scores(g) + begin,
@@ -319,20 +352,34 @@ class Stream {
 
   /// Scores become weights.
   void weigh(int64_t g) {
-    const double factor = p_.scale * head_scale(p_.q_scale, 0) * head_scale(p_.k_scale, g);
+    set_factors(key_, s_.key_scales[turn_], g, p_.scale * head_scale(p_.q_scale, 0) * head_scale(p_.k_scale, g),
+                s_.key_factors);
+    set_factors(value_, s_.value_scales[turn_], g, 1, s_.value_factors);
     bool any = false;
     for (int64_t r = 0; r < rows_; ++r) {
       const RowPart row = row_part(sums(g) + r * stride_, p_.value_dim);
       const auto to_softmax = has_pairs(g) ? &Stream::add_to_softmax<Pair> : &Stream::add_to_softmax<float>;
-      any = (this->*to_softmax)(r, scores(g) + r * block_, static_cast<float>(factor), row) || any;
+      any = (this->*to_softmax)(r, scores(g) + r * block_, row) || any;
     }
     s_.has_weights[g] = any;
+  }
+
+  /// What the block's products are multiplied by: `all`, and the scale of a slot's row where it has one.
+  void set_factors(const Source& of, const int64_t* offsets, int64_t kv_head, double all, float* factors) const {
+    if (of.groups != 1) {
+      std::fill_n(factors, places_, static_cast<float>(all));
+      return;
+    }
+    const float* scales = of.scale->as<const float>() + kv_head * of.scale_strides.head;
+    for (int64_t p = 0; p < places_; ++p)
+      factors[p] = s_.live[p] == 0 ? 0.0f : static_cast<float>(all * scales[offsets[p]]);
   }
 
   /// Adds the row of values from place `begin` on by their weights.
   template <class E>
   void add(int64_t g, int64_t begin) {
-    const Rows values = rows_of(value_, s_.value_rows, s_.value_offsets, g, begin, s_.wide_values, s_.values);
+    const Rows values =
+        rows_of(value_, s_.value_rows, s_.value_offsets, s_.value_scales[turn_], g, begin, s_.wide_values, s_.values);
     dispatch<E>(value_, [&]<class T>() {
       add_values(values.as<T>(), columns_, cpu::round_up(p_.value_dim, lanes()),
                  reinterpret_cast<const E*>(scores(g)) + units<E>(begin), block_, rows_, sums(g), stride_);
@@ -365,79 +412,106 @@ class Stream {
   }
 
   struct Rows {
-    const void** rows;
-    int64_t skip;             ///< bytes
-    const std::byte** ahead;  ///< what to ask memory for meanwhile
+    const std::byte* const* rows;
+    int64_t skip;                   ///< bytes
+    const std::byte* const* ahead;  ///< what to ask memory for meanwhile
     int64_t ahead_skip;
+    const float* scales = nullptr;  ///< of groups of codes
+    int64_t groups = 0, group = 1;  ///< and how many codes share one
     template <class T>
     ListedRows<T> as() const {
-      return {reinterpret_cast<const T* const*>(rows), skip / static_cast<int64_t>(sizeof(T)), ahead, ahead_skip};
+      return {rows, skip, ahead, ahead_skip, scales, groups, std::countr_zero(static_cast<uint64_t>(group))};
     }
   };
 
   /// A row of places from `begin` on as it is computed with: the tensor's own rows, or floats; zeros in place of keys
   /// that nobody sees. Ahead of it are the rows of the next places.
-  Rows rows_of(const Source& from, const std::byte** const* found, const int64_t* const* offsets, int64_t kv_head,
-               int64_t begin, float* wide, const void** rows) const {
-    const int64_t skip = kv_head * from.strides.head * bits(from.x->dtype) / 8;
+  Rows rows_of(const Source& from, const std::byte** const* found, const int64_t* const* offsets, const int64_t* scales,
+               int64_t kv_head, int64_t begin, float* wide, const std::byte** rows) const {
+    const int64_t skip = kv_head * from.strides.head * bits(from.x->dtype) / 8, dims = from.x->shape[-1];
     const std::byte** here = found[turn_] + begin;
     const std::byte** ahead = begin + kColumns < places_ ? here + kColumns : has_next_ ? found[1 - turn_] : here;
-    if (from.direct && all_live_) return {reinterpret_cast<const void**>(here), skip, ahead, skip};
-    const PagedRows paged{p_, *from.x, from.strides, *from.scale};
-    const int64_t stride = padded(paged.dims());
+    Rows result = {rows, 0, ahead, skip};
+    if (from.groups > 1) {
+      load_group_scales(from, scales + begin, s_.live + begin, kv_head);
+      result.scales = s_.group_scales, result.groups = from.groups, result.group = dims / from.groups;
+    }
+    if (from.direct && all_live_) {
+      result.rows = here, result.skip = skip;
+      return result;
+    }
+    const int64_t stride = padded(dims);
     for (int64_t n = 0; n < columns_; ++n) {
       const int64_t p = begin + n;
       if (s_.live[p] == 0) {
-        rows[n] = s_.zeros;
+        rows[n] = reinterpret_cast<const std::byte*>(s_.zeros);
       } else if (from.direct) {
         rows[n] = here[n] + skip;
       } else {
         float* row = wide + n * stride;
-        paged.load(sequence_, first_ + s_.key_at[p], kv_head, offsets[turn_][p], row);
-        std::fill(row + paged.dims(), row + stride, 0.0f);
-        rows[n] = row;
+        load_stored_row(from.x->data, from.x->dtype, offsets[turn_][p] + kv_head * from.strides.head, dims, row);
+        std::fill(row + dims, row + stride, 0.0f);
+        for (int64_t d = 0; from.groups > 1 && d < dims; ++d)
+          row[d] *= s_.group_scales[n * from.groups + d / result.group];
+        rows[n] = reinterpret_cast<const std::byte*>(row);
       }
     }
-    return {rows, 0, ahead, skip};
+    return result;
   }
 
-  /// Calls f with the type of what rows_of() lists; pairs are of types that are exact in bf16.
+  /// Scales of the groups of a row of places; 0 for keys that nobody sees.
+  void load_group_scales(const Source& of, const int64_t* offsets, const int32_t* live, int64_t kv_head) const {
+    const float* scales = of.scale->as<const float>() + kv_head * of.scale_strides.head;
+    const int64_t stride = of.scale->strides[3];
+    float* to = s_.group_scales;
+    for (int64_t n = 0; n < columns_; ++n)
+      for (int64_t i = 0; i < of.groups; ++i) *to++ = live[n] == 0 ? 0.0f : scales[offsets[n] + i * stride];
+  }
+
+  /// Calls f with the type of what rows_of() lists; pairs are of types that are exact in bf16, and have no groups.
   template <class E, class F>
   static void dispatch(const Source& from, F f) {
     constexpr bool kPairs = std::is_same_v<E, Pair>;
+    const auto code = [&]<class T>() {
+      if constexpr (!kPairs)
+        if (from.groups > 1) return f.template operator()<Grouped<T>>();
+      return f.template operator()<T>();
+    };
     const DType dtype = from.direct ? from.x->dtype : DType::f32;
     switch (dtype) {
       case DType::bf16:
         return f.template operator()<bf16_t>();
       case DType::i8:
-        return f.template operator()<int8_t>();
+        return code.template operator()<int8_t>();
       case DType::e4m3:
-        return f.template operator()<e4m3_t>();
+        return code.template operator()<e4m3_t>();
       case DType::e5m2:
-        return f.template operator()<e5m2_t>();
+        return code.template operator()<e5m2_t>();
+      case DType::i4:
+        return code.template operator()<Nibbles>();
       default:
         if constexpr (!kPairs)
           return dtype == DType::f16 ? f.template operator()<f16_t>() : f.template operator()<float>();
     }
   }
 
-  /// Scores of row r become weights e^(logit - shift) in their place, 0 for what it does not see; its sums follow when
-  /// the shift moves. False when all weights are 0.
+  /// Scores of row r become weights e^(logit - shift), times their values' factors, in their place, 0 for what it does
+  /// not see; its sums follow when the shift moves. False when all weights are 0.
   template <class E>
-  bool add_to_softmax(int64_t r, float* scores, float factor, const RowPart& row) {
+  bool add_to_softmax(int64_t r, float* scores, const RowPart& row) {
     constexpr int kDegree = std::is_same_v<E, Pair> ? 4 : 6;  // pairs are rounded to bf16: exact enough by far
     const FloatTag d;
     const IntTag di;
     const auto range = held(s_.ranges[r / p_.group()]);
     const int64_t sinks = std::clamp<int64_t>(s_.sink_ends[r / p_.group()] - first_, 0, count_);
     const bool sees_all = range.begin == 0 && range.end == block_ && !any_missing_;
-    const FloatV factors = hn::Set(d, factor), cap = hn::Set(d, static_cast<float>(p_.soft_cap));
+    const FloatV cap = hn::Set(d, static_cast<float>(p_.soft_cap));
     const auto begin = hn::Set(di, static_cast<int32_t>(range.begin)),
                end = hn::Set(di, static_cast<int32_t>(range.end));
     const auto sink_end = hn::Set(di, static_cast<int32_t>(sinks));
     FloatV largest = minus_infinity();
     for (int64_t j = 0; j < places_; j += lanes()) {
-      FloatV x = hn::Mul(hn::Load(d, scores + j), factors);
+      FloatV x = hn::Mul(hn::Load(d, scores + j), hn::Load(d, s_.key_factors + j));
       if (p_.soft_cap > 0) {
         FloatV slope = x;
         x = hn::Mul(cap, tanh_any(hn::Div(x, cap), slope));
@@ -458,7 +532,7 @@ class Stream {
     for (int64_t j = 0; j < places_; j += lanes()) {
       // The difference first: a product of large logits alone would lose what lies between them.
       const FloatV x = exp2_below_128<kDegree>(hn::Mul(hn::Sub(hn::Load(d, scores + j), shift), to_log2));
-      store_in_row(x, reinterpret_cast<E*>(scores), j);
+      store_in_row(hn::Mul(x, hn::Load(d, s_.value_factors + j)), reinterpret_cast<E*>(scores), j);
       sum = hn::Add(sum, x);
     }
     const float added = hn::ReduceSum(d, sum);
