@@ -21,14 +21,9 @@ Plan plan_untuned(std::string_view operation, std::span<const Tensor> inputs, co
   return Plan::make(operation, inputs, params, options);
 }
 
-bool have_data(std::span<const Tensor> inputs) {
-  return std::all_of(inputs.begin(), inputs.end(),
-                     [](const Tensor& t) { return t.num_elements() == 0 || t.data != nullptr; });
-}
-
 void require_memory_for(const Invocation& call) {
   const double bytes = synthetic_bytes(call.inputs);
-  if (bytes > free_host_bytes() / 4)
+  if (bytes > most_copied_bytes())
     throw Unsupported(
         fmt::format("{}: the inputs of a recorded call take {:.0f} MiB, more than a quarter of the memory "
                     "that is free; tune a smaller one of its problem",

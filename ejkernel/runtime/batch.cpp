@@ -226,7 +226,10 @@ std::vector<Array> BatchPlan::allocate_outputs(void* stream) const {
 
 std::vector<Array> vmap_with_config(std::string_view operation, std::span<const Tensor> inputs, const BatchAxes& axes,
                                     const ParamsBlock& params, const CallOptions& options) {
-  const BatchPlan batch = BatchPlan::make(operation, inputs, axes, params, options.plan);
+  const BatchPlan batch = [&] {
+    const CallAtHand call(inputs, options.stream);
+    return BatchPlan::make(operation, inputs, axes, params, options.plan);
+  }();
   std::vector<Array> outputs = batch.allocate_outputs(options.stream);
   const std::vector<Tensor> views(outputs.begin(), outputs.end());
   const Array workspace = allocate_workspace(batch.plan(), options.stream);

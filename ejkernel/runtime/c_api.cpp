@@ -220,8 +220,9 @@ void check_device(const Operation& op, const ejk_plan_options* given, std::span<
                     to_string(inputs[i].device), "copy it there, or leave options.device NULL");
 }
 
+/// `now`: of a call that runs right away.
 Plan make_plan(std::string_view function, const char* operation, const ejk_tensor* inputs, size_t num_inputs,
-               const ejk_params_t* params, const ejk_plan_options* options) {
+               const ejk_params_t* params, const ejk_plan_options* options, const ejk_run_options* now = nullptr) {
   auto registered = KernelRegistry::instance().find(required_text(operation, function, "operation"));
   const Operation& op = *registered->declaration;
   const PlanOptions plan_options = read_options(options, function);
@@ -231,6 +232,8 @@ Plan make_plan(std::string_view function, const char* operation, const ejk_tenso
   if (params != nullptr && params->operation->declaration != &op)
     throw_invalid(op.name, "params", "be this operation's",
                   "those of " + std::string(params->operation->declaration->name), "make them with ejk_params_new");
+  std::optional<CallAtHand> call;
+  if (now != nullptr) call.emplace(tensors, now->stream);
   return Plan::make(std::move(registered), tensors, params != nullptr ? params->values : op.default_params,
                     plan_options);
 }
@@ -358,8 +361,8 @@ ejk_status ejk_execute(const char* operation, const ejk_tensor* inputs, size_t n
                        const ejk_run_options* run) {
   return guarded([&] {
     const auto options = read_struct(run, "ejk_execute", "run");
-    run_plan(make_plan("ejk_execute", operation, inputs, num_inputs, params, plan), inputs, num_inputs, outputs,
-             num_outputs, options, /*may_allocate=*/true);
+    run_plan(make_plan("ejk_execute", operation, inputs, num_inputs, params, plan, &options), inputs, num_inputs,
+             outputs, num_outputs, options, /*may_allocate=*/true);
   });
 }
 

@@ -2,18 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
+#include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/calibration.h"
 #include "ejkernel/runtime/clock_cache.h"
 #include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/cost_model.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/single_flight.h"
+#include "ejkernel/runtime/synthetic.h"
 #include "ejkernel/runtime/timer.h"
 #include "ejkernel/runtime/tuner.h"
 
@@ -26,6 +29,7 @@ struct OverlayEntry {
 };
 thread_local std::vector<OverlayEntry> overlays;
 thread_local std::optional<Policy> policy_on_this_thread;
+thread_local const CallAtHand* call_at_hand = nullptr;  ///< the innermost
 
 constexpr size_t kMaxMemoryConfigs = 16384;
 constexpr size_t kMaxChoices = 4096;
@@ -322,16 +326,36 @@ class Chooser {
     return std::nullopt;
   }
 
-  std::string why_not_tuned(const KernelInfo& kernel, const Policy& policy) const {
+  std::string why_not_tuned(const KernelInfo& kernel, const Policy& policy) {
     if (!policy.autotune) return "not allowed by policy";
     const double left = environment::autotune_total_seconds() - tuning_seconds.load();
     if (left <= 0) return "the process's budget is spent";
     const size_t count = kernel.candidates(view_, device_).size();
     if (count < 2) return "there is one candidate";
+    if (is_captured()) {
+      is_for_now_ = true;
+      return "not while the call's stream is captured";
+    }
     if (trail_ != nullptr)
       return fmt::format("would tune at the first call: {} candidates within {} s", count,
                          std::min(left, environment::autotune_budget_seconds()));
     return "";
+  }
+
+  bool is_captured() const {
+    void* stream = call_at_hand == nullptr ? nullptr : call_at_hand->stream();
+    return request_.device.kind == DeviceKind::cuda && cuda::is_capturing(request_.device, stream);
+  }
+
+  /// The tensors of the call at hand, once they are written, where all of them have data and copies of them fit.
+  std::span<const Tensor> data_at_hand() const {
+    if (call_at_hand == nullptr) return {};
+    const std::span<const Tensor> given = call_at_hand->inputs();
+    const bool are_these = std::equal(given.begin(), given.end(), request_.inputs.begin(), request_.inputs.end(),
+                                      [](const Tensor& a, const Tensor& b) { return is_same_spec(a, b); });
+    if (!are_these || !have_data(given) || synthetic_bytes(given) > most_copied_bytes()) return {};
+    synchronize(request_.device, call_at_hand->stream());
+    return given;
   }
 
   std::optional<Measured> tuned(const KernelInfo& kernel) {
@@ -350,7 +374,8 @@ class Chooser {
         .platform = kernel.platform, .kernel = kernel.name, .config = config_values(kernel, heuristic(kernel))};
     const Plan plan = Plan::make(request_.operation, request_.inputs, *request_.params, own);
     const double left = environment::autotune_total_seconds() - tuning_seconds.load();
-    const TuneReport report = tune(plan, {.budget_seconds = std::min(left, environment::autotune_budget_seconds())});
+    const TuneReport report =
+        tune(plan, {.budget_seconds = std::min(left, environment::autotune_budget_seconds())}, data_at_hand());
     if (!report.faster) return std::nullopt;
     return Measured{report.best, Tier::autotune};
   }
@@ -453,6 +478,12 @@ Overlay::Overlay(std::string operation, std::string kernel, ConfigValues values)
   overlays.push_back({std::move(operation), std::move(kernel), std::move(values)});
 }
 Overlay::~Overlay() { overlays.pop_back(); }
+
+CallAtHand::CallAtHand(std::span<const Tensor> inputs, void* stream)
+    : inputs_(inputs), stream_(stream), outer_(call_at_hand) {
+  call_at_hand = this;
+}
+CallAtHand::~CallAtHand() { call_at_hand = outer_; }
 
 PolicyOverride::PolicyOverride(Policy policy) : previous_(policy_on_this_thread) { policy_on_this_thread = policy; }
 PolicyOverride::~PolicyOverride() { policy_on_this_thread = previous_; }

@@ -95,8 +95,9 @@ struct ChooseRequest {
   Device device = {};
 };
 
-/// Tier 5 tunes with synthetic data, on the host only, within its budgets, and not with a trail: then it says what it
-/// would do. While a problem is being tuned its other callers get the heuristic's config.
+/// Tier 5 tunes within its budgets, on the data of the call at hand or on made-up ones, and not with a trail: then it
+/// says what it would do. While a problem is being tuned its other callers get the heuristic's config, and so do calls
+/// whose stream is being captured: to measure is to allocate and to wait, which no capture allows.
 ///
 /// Unsupported when no kernel accepts (with every kernel's reason) or no tier answers. A kernel whose code cannot be
 /// prepared gives way to the next on the list, for this problem and as long as the process lives, unless the call names
@@ -122,6 +123,25 @@ class EJK_API Overlay {
   ~Overlay();
   Overlay(const Overlay&) = delete;
   Overlay& operator=(const Overlay&) = delete;
+};
+
+/// While it lives, what is planned on this thread runs right away, on `stream` and with these tensors (or with parts of
+/// them): tier 5 may measure with their data, and knows what is captured. Without one it makes data up and looks at the
+/// default stream, which tells of every stream that waits for it.
+class EJK_API CallAtHand {
+ public:
+  explicit CallAtHand(std::span<const Tensor> inputs, void* stream = nullptr);
+  ~CallAtHand();
+  CallAtHand(const CallAtHand&) = delete;
+  CallAtHand& operator=(const CallAtHand&) = delete;
+
+  std::span<const Tensor> inputs() const { return inputs_; }
+  void* stream() const { return stream_; }
+
+ private:
+  std::span<const Tensor> inputs_;
+  void* stream_;
+  const CallAtHand* outer_;
 };
 
 /// The policy on this thread for the object's lifetime; a call's own option wins over it.

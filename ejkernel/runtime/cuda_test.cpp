@@ -312,6 +312,8 @@ TEST_F(Cuda, work_is_captured_and_launched_again) {
   EXPECT_EQ(fake.calls("cuGraphLaunch"), 1);
   EXPECT_THROW(cuda::Graph(stream, [] { throw Internal("while capturing"); }), Internal);
   EXPECT_FALSE(cuda::is_capturing(kGpu, stream)) << "a failed capture is ended";
+  fake.fail_call(3, 906);  // behind the context
+  EXPECT_TRUE(cuda::is_capturing(kGpu, nullptr)) << "a stream is that waits for the default one";
 }
 
 TEST_F(Cuda, debug_sync_waits_after_each_call_and_not_in_a_capture) {

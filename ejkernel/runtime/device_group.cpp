@@ -76,6 +76,7 @@ std::vector<Plan> plans_of(const DeviceGroup& group, const std::shared_ptr<const
       for (size_t j = 0; j < i; ++j)
         if (device_fingerprint(group.device(j)) == device_fingerprint(device) && are_alike(inputs[j], inputs[i]))
           return plans[j].on(device);
+      const CallAtHand call(inputs[i], group.stream(i));
       return Plan::make(operation, inputs[i], params, options);
     }));
   }

@@ -121,6 +121,14 @@ void synchronize(Device device, void* stream) {
   if (device.kind == DeviceKind::cuda) cuda::synchronize(device, stream);
 }
 
+double free_bytes(Device device) {
+  if (device.kind == DeviceKind::cpu) return free_host_bytes();
+  const cuda::CurrentDevice current(device);
+  size_t available = 0, total = 0;
+  cuda::driver().memory_info(&available, &total);
+  return static_cast<double>(available);
+}
+
 std::optional<Device> parse_device(std::string_view text) {
   if (text == "cpu") return Device{};
   if (text == "cuda") return Device{DeviceKind::cuda, 0};

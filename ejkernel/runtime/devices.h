@@ -13,8 +13,9 @@ namespace ejk {
 /// Read once per device. Throws Unsupported for a device that this machine does not have.
 EJK_API const DeviceProperties& device_properties(Device device);
 
-/// Memory of the host that nobody uses at the moment.
+/// Memory that nobody uses at the moment, of the host and of any device.
 double free_host_bytes();
+double free_bytes(Device device);
 
 /// CUDA devices that the driver offers; 0 without a driver. Never throws.
 EJK_API int num_cuda_devices() noexcept;

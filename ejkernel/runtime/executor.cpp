@@ -34,6 +34,12 @@ thread_local RecentPlans recent_plans;
 
 }  // namespace
 
+static Plan plan_now(const std::shared_ptr<const RegisteredOperation>& operation, std::span<const Tensor> inputs,
+                     const ParamsBlock& params, const CallOptions& options) {
+  const CallAtHand call(inputs, options.stream);
+  return Plan::make(operation, inputs, params, options.plan);
+}
+
 Executor create_default_executor() { return Executor(); }
 
 std::vector<Array> Executor::operator()(std::string_view operation, std::span<const Tensor> inputs,
@@ -64,7 +70,7 @@ std::vector<Array> execute(std::string_view operation, std::span<const Tensor> i
   const auto registered = KernelRegistry::instance().find(operation);
   std::optional<Plan> recent;
   if (!RecentPlans::are_gone) recent = recent_plans.find(*registered, inputs, params, options.plan);
-  const Plan plan = recent ? *recent : Plan::make(registered, inputs, params, options.plan);
+  const Plan plan = recent ? *recent : plan_now(registered, inputs, params, options);
   std::vector<Array> outputs = plan.allocate_outputs(options.stream);
   const std::vector<Tensor> views(outputs.begin(), outputs.end());
   run_with_workspace(plan, inputs, views, options);

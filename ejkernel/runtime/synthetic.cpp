@@ -6,6 +6,7 @@
 
 #include "ejkernel/core/random_internal.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/runtime/registry.h"
 
@@ -178,6 +179,13 @@ void fill_kept_gates(const Operation& gradient, std::span<const Tensor> inputs, 
   const Tensor& t = inputs[static_cast<size_t>(gates)];
   for (int64_t n = 0; n < t.num_elements(); ++n) set(t, n, get(kept, n));
 }
+
+bool have_data(std::span<const Tensor> inputs) {
+  return std::all_of(inputs.begin(), inputs.end(),
+                     [](const Tensor& t) { return t.num_elements() == 0 || t.data != nullptr; });
+}
+
+double most_copied_bytes() { return free_host_bytes() / 4; }
 
 double synthetic_bytes(std::span<const Tensor> inputs) {
   double bytes = 0;

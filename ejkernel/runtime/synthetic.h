@@ -31,6 +31,11 @@ EJK_API SyntheticInputs make_synthetic_inputs(const Operation& operation, std::s
 /// after inputs were changed; `make_synthetic_inputs` has done it.
 EJK_API void fill_kept_gates(const Operation& gradient, std::span<const Tensor> inputs, const ParamsBlock& params);
 
+/// Whether every input that is given has data, and nothing need be made up.
+EJK_API bool have_data(std::span<const Tensor> inputs);
+/// The most that copies of a call's inputs, made up or its own, may take of the host: a quarter of what is free.
+double most_copied_bytes();
+
 /// The memory that they take: all that the inputs' strides span.
 EJK_API double synthetic_bytes(std::span<const Tensor> inputs);
 

@@ -39,6 +39,8 @@ constexpr double kSmallBytes = 64 << 20;
 /// A winner must be faster than the heuristic's config by this at least, at the slow end of the 99 % interval. On the
 /// host one config's times differ by up to 2 % between two moments, with memory and caches as they lie.
 constexpr double kMargin = 0.01, kHostMargin = 0.02;
+/// Of a GPU's free memory, what the heuristic's config may take: another candidate's workspace may be larger.
+constexpr double kDeviceShare = 0.75;
 /// Of the winner, after it was timed: what is wrong now and then shows itself.
 constexpr int kFinalChecks = 8;
 
@@ -69,17 +71,40 @@ std::vector<Tensor> with_batch(const Plan& plan, int64_t batch) {
   return smaller;
 }
 
-/// The plan itself, or one of the same kernel for as large a part of its batch as may be made up.
+/// What a GPU holds while the plan is measured: every tensor, the workspace, and what is written to empty the cache.
+double device_bytes(const Plan& plan) {
+  std::vector<Tensor> outputs;
+  view_of(plan, outputs);
+  return synthetic_bytes(plan.inputs()) + bytes_of(outputs) + static_cast<double>(plan.workspace_bytes()) +
+         2 * static_cast<double>(device_properties(plan.device()).cache_bytes);
+}
+
+/// Why the plan's call is too large to be measured with copies of its inputs; empty: it is not.
+std::string why_too_large(const Plan& plan, const TuneOptions& options) {
+  constexpr double kMiB = 1 << 20;
+  const double inputs = synthetic_bytes(plan.inputs());
+  const double most = options.most_input_bytes > 0 ? options.most_input_bytes : most_copied_bytes();
+  if (inputs > most)
+    return fmt::format("its inputs take {:.0f} MiB, more than the {:.0f} that may be made up", inputs / kMiB,
+                       most / kMiB);
+  if (plan.device().kind == DeviceKind::cpu) return "";
+  const double needed = device_bytes(plan), room = kDeviceShare * free_bytes(plan.device());
+  if (needed > room)
+    return fmt::format("it takes {:.0f} MiB of {}, more than the {:.0f} that may be used", needed / kMiB,
+                       to_string(plan.device()), room / kMiB);
+  return "";
+}
+
+/// The plan itself, or one of the same kernel for as large a part of its batch as is not too large.
 Plan affordable(const Plan& plan, const TuneOptions& options) {
-  const double most = options.most_input_bytes > 0 ? options.most_input_bytes : free_host_bytes() / 4;
-  if (synthetic_bytes(plan.inputs()) <= most) return plan;
-  for (int64_t batch = batch_of(plan) / 2; batch > 0; batch /= 2)
-    if (const std::vector<Tensor> inputs = with_batch(plan, batch); synthetic_bytes(inputs) <= most)
-      return Plan::make(plan.operation().name, inputs, plan.params(), {.kernel = plan.kernel().name});
-  throw Unsupported(
-      fmt::format("{}: its inputs take {:.0f} MiB, more than the {:.0f} that may be made up; pass data, or "
-                  "tune a smaller call",
-                  plan.operation().name, synthetic_bytes(plan.inputs()) / (1 << 20), most / (1 << 20)));
+  const std::string why = why_too_large(plan, options);
+  if (why.empty()) return plan;
+  for (int64_t batch = batch_of(plan) / 2; batch > 0; batch /= 2) {
+    Plan smaller = Plan::make(plan.operation().name, with_batch(plan, batch), plan.params(),
+                              {.kernel = plan.kernel().name, .policy = Policy{.autotune = false}});
+    if (why_too_large(smaller, options).empty()) return smaller;
+  }
+  throw Unsupported(fmt::format("{}: {}; free memory, or tune a smaller call", plan.operation().name, why));
 }
 
 /// A call's inputs in host memory.
@@ -88,7 +113,7 @@ struct HostInputs {
   std::vector<Array> memory = {};  ///< of those that were made or fetched
 };
 
-/// The caller's own, copied from a GPU or where `anew` says so; or made up for one without.
+/// The caller's own, copied where they are a GPU's or `anew` says so; or made up from the seed for a call without.
 HostInputs inputs_of(const Plan& plan, std::span<const Tensor> given, uint64_t seed, bool anew = false) {
   HostInputs inputs;
   for (const Tensor& tensor : given) {
@@ -163,6 +188,13 @@ class ReportingLab : public TuningLab {
   size_t done_ = 0;
 };
 
+/// The device's rates. Where they cannot be measured now, for want of memory say, none is known, and then only what
+/// does not fit has no hope.
+Peaks rates_of(Device device) try { return known_peaks(device); } catch (const std::exception& error) {
+  log(LogLevel::warning, fmt::format("{} is not calibrated: {}", to_string(device), error.what()));
+  return {};
+}
+
 /// Takes those out that the cost model gives no hope.
 std::vector<CandidateReport> leave_out_hopeless(const Plan& plan, std::vector<ConfigBlock>& candidates) {
   std::vector<CandidateReport> left_out;
@@ -171,7 +203,7 @@ std::vector<CandidateReport> leave_out_hopeless(const Plan& plan, std::vector<Co
   std::vector<Tensor> outputs;
   const CallView view = view_of(plan, outputs);
   const std::vector<std::string> reasons =
-      hopeless(kernel, view, device_properties(plan.device()), known_peaks(plan.device()), candidates);
+      hopeless(kernel, view, device_properties(plan.device()), rates_of(plan.device()), candidates);
   std::vector<ConfigBlock> kept;
   for (size_t n = 0; n < candidates.size(); ++n)
     if (reasons[n].empty())
@@ -310,7 +342,8 @@ ConfigProvenance provenance_of(const TuneReport& report) {
           .ratio_high = report.faster ? report.comparison.ratio.high : 1,
           .num_samples = report.comparison.ratio.num_samples,
           .num_candidates = static_cast<int64_t>(report.candidates.size()),
-          .search_seconds = report.seconds};
+          .search_seconds = report.seconds,
+          .transferred_from = report.transferred_from};
 }
 
 void publish(const Plan& plan, TuneReport& report) {
@@ -353,11 +386,14 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
         fmt::format("{}: kernel {} has one config for this call; there is nothing to tune", op, kernel.name));
   const std::vector<CandidateReport> left_out = leave_out_hopeless(plan, candidates);
 
+  // A GPU's are copied for the process that measures.
+  const bool is_on_gpu = plan.device().kind != DeviceKind::cpu;
+  if (is_on_gpu && !why_too_large(plan, options).empty()) given = {};
   const Plan tried = given.empty() ? affordable(plan, options) : plan;
   const HostInputs inputs = inputs_of(tried, given, options.seed);
-  Lab place(tried, inputs.tensors, candidates, options, began + (1 - kLastHeat) * options.budget_seconds);
-  TuningLab& chosen = place.lab();
-  if (const std::string why = place.begin(); !why.empty())
+  Lab first_place(tried, inputs.tensors, candidates, options, began + (1 - kLastHeat) * options.budget_seconds);
+  TuningLab& chosen = first_place.lab();
+  if (const std::string why = first_place.begin(); !why.empty())
     throw Unsupported(
         fmt::format("{}: kernel {} cannot be tuned: its heuristic's config fails: {}", op, kernel.name, why));
   ReportingLab lab(chosen, plan, candidates, options);
@@ -372,17 +408,17 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
   report.batch = batch_of(tried) == batch_of(plan) ? 0 : batch_of(tried);
   report.transferred_from = start.problem;
   report.complete = found.complete;
-  const bool moves = tried.device().kind == DeviceKind::cpu && !options.own_process;
+  const bool has_other_places = !is_on_gpu && !options.own_process;
   std::list<OtherPlace> others;
-  const auto lab_in = [&](int where) -> Lab& {
-    if (!moves) return place;
+  const auto lab_in = [&](int place) -> Lab& {
+    if (!has_other_places) return first_place;
     if (synthetic_bytes(tried.inputs()) > kSmallBytes) others.clear();
-    const uint64_t seed = options.seed + 1 + static_cast<uint64_t>(where);
+    const uint64_t seed = options.seed + 1 + static_cast<uint64_t>(place);
     return others.emplace_back(tried, inputs_of(tried, given, seed, /*anew=*/true), candidates, options, until).lab;
   };
   if (found.best != 0)
-    run_last_heats(finalists_of(found, moves ? kFinalists : 1), until, tried.device(), moves ? kPlaces : 1, lab_in,
-                   report);
+    run_last_heats(finalists_of(found, has_other_places ? kFinalists : 1), until, tried.device(),
+                   has_other_places ? kPlaces : 1, lab_in, report);
   report.seconds = now_seconds() - began;
   log_report(plan, report);
   if (options.publish && !options.verify_only) publish(plan, report);

@@ -21,8 +21,9 @@ struct TuneOptions {
   double patience_seconds = 10;  ///< how long a worker process may take for one answer
   bool own_process = false;      ///< a process of their own for built-in kernels of the CPU as well
   uint64_t seed = 1;             ///< of the synthetic data and of the order in which candidates are timed
-  /// Of inputs that are made up: where they would be larger, a smaller batch is tried in the call's place. 0: a quarter
-  /// of the memory that is free.
+  /// Of inputs that are made up, or copied for a GPU: where they would be larger, a smaller batch is tried in the
+  /// call's place, on data that are made up. 0: a quarter of the host's free memory. A GPU's own bounds them besides,
+  /// with outputs and workspace.
   double most_input_bytes = 0;
   bool publish = true;       ///< put the result into memory and store
   bool verify_only = false;  ///< admit or reject every candidate, time none, publish nothing
@@ -51,10 +52,10 @@ struct TuneReport {
 };
 
 /// Tunes the plan's kernel for the plan's problem, whatever the policy says. `inputs` are the call's own, on any
-/// device; without them data is made up (runtime/synthetic.h). Every candidate is first run with poisoned outputs and
-/// workspace between guard bands and compared with the heuristic's config, which itself is compared with the reference
-/// where that takes little time; a `deterministic` call also asks for equal bits of two runs. The winner is checked
-/// eight times more after it was timed, for what is wrong now and then.
+/// device, and are never written; without them data is made up (runtime/synthetic.h). Every candidate is first run with
+/// poisoned outputs and workspace between guard bands and compared with the heuristic's config, which itself is
+/// compared with the reference where that takes little time; a `deterministic` call also asks for equal bits of two
+/// runs. The winner is checked eight times more after it was timed, for what is wrong now and then.
 ///
 /// A candidate that crashes or hangs costs only itself: kernels from plug-ins run in a fork of the process, those for a
 /// GPU in the program `ejk`, which is looked for beside this program and beside the library. There they get a copy of

@@ -11,8 +11,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
@@ -23,6 +25,7 @@
 #include "ejkernel/runtime/config_store.h"
 #include "ejkernel/runtime/explain.h"
 #include "ejkernel/runtime/single_flight.h"
+#include "ejkernel/testing/toy_append.h"
 #include "ejkernel/testing/toy_tunable.h"
 
 namespace ejk::testing {
@@ -232,6 +235,46 @@ TEST_F(Tuner, real_data_is_used_when_given) {
 
 // ---- tier 5 ----
 
+/// Notes which data it meets.
+struct ToyOfData : ToyTunable {
+  static inline std::set<float> seen = {};
+  static void run(const Call<Toy>& call, const Config& config, const RunContext& context) {
+    seen.insert(call.inputs.x.as<float>()[0]);
+    ToyTunable::run(call, config, context);
+  }
+};
+
+TEST_F(Tuner, the_first_call_of_a_problem_is_tuned_on_its_own_data) {
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyOfData>(), 10000);
+  const PlanOptions tuned = {.policy = Policy{}};
+  Array x(DType::f32, {8, 4});
+  for (int64_t n = 0; n < x.num_elements(); ++n) set(x, n, 17);
+  ToyOfData::seen.clear();
+  execute<Toy>({.x = x}, {.scale = 2, .shift = 1}, {.plan = tuned});
+  EXPECT_GT(ToyTunable::num_runs, 1);
+  EXPECT_THAT(ToyOfData::seen, ::testing::ElementsAre(17));
+
+  ToyOfData::seen.clear();
+  plan<Toy>({.x = Tensor(x.data(), DType::f32, {2, 4})}, {.scale = 2, .shift = 1}, tuned);
+  EXPECT_FALSE(ToyOfData::seen.empty());
+  EXPECT_EQ(ToyOfData::seen.count(17), 0u) << "whoever plans may have no data yet";
+}
+
+TEST_F(Tuner, an_input_that_a_call_writes_is_written_by_the_call_alone) {
+  register_toy_append();
+  const auto offered = std::exchange(ToyAppendFast::offered, {{.deed = static_cast<int>(AppendDeed::nothing)},
+                                                              {.deed = static_cast<int>(AppendDeed::adds)}});
+  Array rows(DType::f32, {1, 4, 2}), values(DType::f32, {1, 1, 2}), at(DType::i32, {1, 1});
+  for (int64_t n = 0; n < rows.num_elements(); ++n) set(rows, n, static_cast<double>(n));
+  set(values, 0, 5), set(values, 1, 6), set(at, 0, 2);
+  const double before = seconds_spent_tuning();
+  execute<ToyAppend>({.rows = rows, .values = values, .at = at}, {.scale = 2}, {.plan = {.policy = Policy{}}});
+  ToyAppendFast::offered = offered;
+  EXPECT_GT(seconds_spent_tuning(), before);
+  for (int64_t n = 0; n < rows.num_elements(); ++n)
+    EXPECT_EQ(get(rows, n), n == 4 ? 10 : n == 5 ? 12 : static_cast<double>(n)) << n;
+}
+
 TEST_F(Tuner, the_first_call_of_a_problem_tunes_it_where_policy_allows) {
   add_built_in();
   EXPECT_EQ(chosen({.autotune = false}), "heuristics delay=4 deed=0");
@@ -302,6 +345,18 @@ TEST_F(Tuner, a_gradient_that_takes_the_gates_that_its_forward_kept_is_tuned_on_
   const TuneReport report = tune(gradient, {.budget_seconds = 60, .verify_only = true});
   for (const CandidateReport& candidate : report.candidates)
     EXPECT_EQ(candidate.rejected, "") << "the reference computes the gates anew and agrees";
+}
+
+TEST_F(Tuner, a_record_names_the_near_problem_that_its_search_began_with) {
+  add_built_in();
+  const Plan near = plan<Toy>({.x = Tensor(nullptr, DType::f32, {16, 4})}, {.scale = 2, .shift = 1},
+                              {.policy = Policy{.autotune = false}});
+  ASSERT_TRUE(put_stored_config(config_record_key(near.request(), near.kernel()), {{"delay", 2}, {"deed", 0}}, {}));
+  const Plan made = toy_plan();
+  EXPECT_THAT(tune(made, {.budget_seconds = 0.2}).transferred_from, HasSubstr("batch=16"));
+  const std::optional<Record> record = store().find(config_record_key(made.request(), made.kernel()));
+  ASSERT_TRUE(record);
+  EXPECT_THAT(record->provenance, ::testing::ContainsRegex("\"transferred_from\":\"[^\"]*batch=16"));
 }
 
 TEST_F(Tuner, while_somebody_tunes_the_problem_others_get_the_heuristics_config) {

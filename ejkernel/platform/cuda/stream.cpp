@@ -102,7 +102,10 @@ void Graph::launch(void* stream) const {
 bool is_capturing(Device device, void* stream) {
   const CurrentDevice current(device);
   int status = 0;
-  driver().stream_is_capturing(as_stream(stream), &status);
+  const auto& ask = driver().stream_is_capturing;
+  const CUresult result = ask.attempt(as_stream(stream), &status);
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  check(result, ask.symbol);
   return status != 0;
 }
 

@@ -63,7 +63,8 @@ class EJK_API Graph {
   void* executable_ = nullptr;
 };
 
-/// Whether work on the stream is being captured instead of run.
+/// Whether work on the stream is being captured instead of run; of the default stream, also whether that on a stream
+/// is which waits for it.
 EJK_API bool is_capturing(Device device, void* stream);
 /// Waits for everything on the stream (null: the default stream).
 EJK_API void synchronize(Device device, void* stream);
