@@ -64,7 +64,8 @@ TEST(EjkTool, bench_prints_one_line_per_case_and_their_mean) {
       ejk({"bench", "mean_pooling", "--num_tokens", "64", "--seconds", "0.01", "--threads", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr(", 1 threads; peaks measured now: "));
-  EXPECT_THAT(result.out, HasSubstr("% of peak\nmean_pooling "));
+  EXPECT_THAT(result.out, HasSubstr("% of peak | of\nmean_pooling "));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex(" [0-9.]+ . (memory|float32)\n"));
 }
 
 // Fifty times slower, over enough samples that no other work on the machine can hide it.

@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "ejkernel/core/error.h"
 #include "ejkernel/core/store.h"
 #include "ejkernel/core/tensor.h"
 #include "ejkernel/core/version.h"
@@ -101,14 +102,31 @@ double arithmetic_rate(const DeviceProperties& properties, double seconds, const
   });
 }
 
-double copy_rate(Device device, double seconds) {
-  constexpr int64_t kBytes = int64_t{1} << 30;
-  const Array source = Array::zeros(DType::u8, {kBytes}, device), target(DType::u8, {kBytes}, device);
+/// Of each of two buffers: far beyond the cache, and not much of what is free, since it is asked for in the middle of a
+/// program that has plans for its GPU.
+int64_t copied_bytes(const DeviceProperties& properties) {
+  constexpr int64_t kLeast = 64 << 20, kMost = 1 << 30;
+  constexpr double kShare = 0.125;
+  const int64_t wanted = std::clamp<int64_t>(8 * properties.cache_bytes, kLeast, kMost);
+  const auto room = static_cast<int64_t>(kShare * free_bytes(properties.device));
+  if (room < wanted / 2)
+    throw Unsupported(
+        fmt::format("calibration: two buffers of {} MiB are needed on {}, and an eighth of its free memory "
+                    "is {} MiB; free some",
+                    (wanted / 2) >> 20, to_string(properties.device), room >> 20));
+  return std::min(wanted, room);
+}
+
+double copy_rate(const DeviceProperties& properties, double seconds) {
+  const Device device = properties.device;
+  const int64_t bytes = copied_bytes(properties);
+  const Array source = Array::zeros(DType::u8, {bytes}, device), target(DType::u8, {bytes}, device);
   synchronize(device);
   const auto address = [](const Array& array) { return reinterpret_cast<cuda::abi::CUdeviceptr>(array.data()); };
-  return best_device_rate(device, seconds, 2 * static_cast<double>(kBytes), [&](int64_t, void* stream) {
+  return best_device_rate(device, seconds, 2 * static_cast<double>(bytes), [&](int64_t, void* stream) {
     const cuda::CurrentDevice current(device);
-    cuda::driver().copy_on_device(address(target), address(source), kBytes, static_cast<cuda::abi::CUstream>(stream));
+    cuda::driver().copy_on_device(address(target), address(source), static_cast<size_t>(bytes),
+                                  static_cast<cuda::abi::CUstream>(stream));
   });
 }
 
@@ -117,7 +135,7 @@ Peaks measure_gpu(const DeviceProperties& properties, double seconds) {
   peaks.flops_per_second = arithmetic_rate(properties, seconds / 3, kFloat32);
   if (properties.compute_capability == 90)
     peaks.bf16_flops_per_second = arithmetic_rate(properties, seconds / 3, kBfloat16);
-  peaks.bytes_per_second = copy_rate(properties.device, seconds / 3);
+  peaks.bytes_per_second = copy_rate(properties, seconds / 3);
   return peaks;
 }
 
@@ -187,6 +205,19 @@ void raise(Peaks& peaks, const Peaks& other) {
   peaks.bytes_per_second = std::max(peaks.bytes_per_second, other.bytes_per_second);
 }
 
+/// What bounds products of a dtype; 0: nobody measured it.
+struct Rate {
+  double flops_per_second = 0;
+  std::string_view of = {};
+};
+Rate rate_of(const Peaks& peaks, DType dtype) {
+  const bool is_16_bit = dtype == DType::bf16 || dtype == DType::f16, is_on_gpu = peaks.f16_as_bf16;
+  const bool is_paired = dtype == DType::bf16 || (dtype == DType::f16 && is_on_gpu);
+  if (is_paired && peaks.bf16_flops_per_second > 0) return {peaks.bf16_flops_per_second, "bfloat16"};
+  if (dtype == DType::f32 || (is_16_bit && !is_on_gpu)) return {peaks.flops_per_second, "float32"};
+  return {};
+}
+
 }  // namespace
 
 Peaks measure_peaks(Device device, double seconds) {
@@ -238,6 +269,17 @@ void forget_peaks() {
   const std::lock_guard lock(known_mutex);
   known().clear();
   asked().clear();
+}
+
+Ceiling ceiling_of(const Peaks& peaks, DType dtype, double flops, double bytes) {
+  const double memory = bytes / peaks.bytes_per_second;
+  if (const Rate rate = rate_of(peaks, dtype); rate.flops_per_second > 0) {
+    const double arithmetic = flops / rate.flops_per_second;
+    return arithmetic > memory ? Ceiling{arithmetic, rate.of} : Ceiling{memory, "memory"};
+  }
+  const bool is_as_fast_as_float32 = dtype != DType::f64;
+  const bool is_memory = flops == 0 || (is_as_fast_as_float32 && memory >= flops / peaks.flops_per_second);
+  return is_memory ? Ceiling{memory, "memory"} : Ceiling{};
 }
 
 double roofline_seconds(const Peaks& peaks, DType dtype, double flops, double bytes) {

@@ -1,6 +1,8 @@
 // What a device can do at most, measured: the ceilings that "% of peak" refers to.
 #pragma once
 
+#include <string_view>
+
 #include "ejkernel/core/export.h"
 #include "ejkernel/core/operation.h"
 
@@ -18,7 +20,8 @@ struct Peaks {
   int num_threads = 1;
   bool f16_as_bf16 = false;
 
-  /// Of products of numbers of this dtype: pairs of 16-bit ones where the processor has them, else float32.
+  /// Of products of numbers of this dtype: pairs of 16-bit ones where they were measured, else float32. That compares
+  /// the configs of a call; what percentages refer to is `ceiling_of`.
   double flops_of(DType dtype) const {
     const bool pairs = dtype == DType::bf16 || (dtype == DType::f16 && f16_as_bf16);
     return pairs && bf16_flops_per_second > 0 ? bf16_flops_per_second : flops_per_second;
@@ -39,6 +42,16 @@ EJK_API const DeviceProperties& calibrated_properties(Device device);
 EJK_API void keep_peaks(Device device, const Peaks& peaks);
 /// Forgets what this process knows; the store does not.
 EJK_API void forget_peaks();
+
+/// What bounds work, as "% of peak" refers to it.
+struct Ceiling {
+  double seconds = 0;        ///< the work takes that long at least
+  std::string_view of = {};  ///< "memory", "float32" or "bfloat16"; empty: nobody measured what bounds it
+};
+/// float32's rate bounds products of float32, and of 16-bit numbers on a host without an instruction for pairs, which
+/// widens them. Other dtypes have rates of their own: bfloat16's is measured where it can be; where none was, only
+/// memory can bound, if it would next to float32's rate, which is the least that a narrower dtype's can be.
+EJK_API Ceiling ceiling_of(const Peaks& peaks, DType dtype, double flops, double bytes);
 
 /// The least time that work of this size on numbers of this dtype can take: the larger of arithmetic and memory traffic
 /// (the roofline). A rate of 0 is not known and bounds nothing.

@@ -16,6 +16,7 @@
 #include "ejkernel/runtime/config.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/registry.h"
+#include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/temporary_folder.h"
 
 namespace ejk {
@@ -165,6 +166,39 @@ TEST(Peaks, are_those_of_the_numbers_dtype) {
   EXPECT_EQ(peaks.flops_of(DType::f16), 10);
   peaks.bf16_flops_per_second = 0;
   EXPECT_EQ(peaks.flops_of(DType::bf16), 1);
+}
+
+TEST(Peaks, say_what_a_percentage_refers_to) {
+  Peaks host{.flops_per_second = 10, .bf16_flops_per_second = 0, .bytes_per_second = 1};
+  Peaks gpu{.flops_per_second = 10, .bf16_flops_per_second = 0, .bytes_per_second = 1, .f16_as_bf16 = true};
+  const auto told = [](const Peaks& peaks, DType dtype, double flops, double bytes) {
+    const Ceiling ceiling = ceiling_of(peaks, dtype, flops, bytes);
+    return std::pair(std::string(ceiling.of), ceiling.seconds);
+  };
+  using Told = std::pair<std::string, double>;
+  EXPECT_EQ(told(host, DType::f32, 100, 2), Told("float32", 10));
+  EXPECT_EQ(told(host, DType::f32, 100, 20), Told("memory", 20));
+  EXPECT_EQ(told(host, DType::bf16, 100, 2), Told("float32", 10)) << "a CPU widens it";
+  EXPECT_EQ(told(gpu, DType::bf16, 100, 2), Told("", 0)) << "matrix units that nobody measured";
+  EXPECT_EQ(told(gpu, DType::f16, 100, 20), Told("memory", 20)) << "whatever their rate is";
+  host.bf16_flops_per_second = gpu.bf16_flops_per_second = 50;
+  EXPECT_EQ(told(host, DType::bf16, 100, 1), Told("bfloat16", 2));
+  EXPECT_EQ(told(host, DType::f16, 100, 1), Told("float32", 10));
+  EXPECT_EQ(told(gpu, DType::f16, 100, 1), Told("bfloat16", 2));
+  for (const DType dtype : {DType::e4m3, DType::i8, DType::f64}) {
+    EXPECT_EQ(told(gpu, dtype, 100, 1), Told("", 0)) << name(dtype);
+    EXPECT_EQ(told(gpu, dtype, 0, 1), Told("memory", 1)) << name(dtype);
+  }
+  EXPECT_EQ(told(gpu, DType::f64, 100, 20), Told("", 0)) << "it is slower than float32";
+}
+
+TEST(Peaks, of_a_gpu_without_room_are_refused_and_what_is_measured_takes_an_eighth_at_most) {
+  const testing::FakeCuda gpu;  // 1 MiB of it is free
+  EXPECT_THAT(
+      [] {
+        measure_peaks({DeviceKind::cuda, 0}, 0.01);
+      },
+      ::testing::ThrowsMessage<Unsupported>(::testing::HasSubstr("an eighth of its free memory is 0 MiB")));
 }
 
 TEST(Peaks, that_are_not_known_bound_nothing) {

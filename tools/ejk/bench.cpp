@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/validate.h"
@@ -77,8 +78,20 @@ std::vector<BenchResult> measure_entry(const BenchFlags& flags, const BenchEntry
   return results;
 }
 
+Ceiling ceiling_of(const BenchResult& r, const Peaks& peaks) {
+  return ejk::ceiling_of(peaks, r.dtype, r.flops, r.bytes);
+}
+
+/// 0 where nobody measured what bounds it.
 double percent_of_peak(const BenchResult& r, const Peaks& peaks) {
-  return 100 * roofline_seconds(peaks, r.dtype, r.flops, r.bytes) / r.time.median;
+  return 100 * ceiling_of(r, peaks).seconds / r.time.median;
+}
+std::string percent_text(double percent) { return percent > 0 ? fmt::format("{:.1f}", percent) : "-"; }
+
+/// For what stands as "-".
+std::string why_no_percent(DType dtype, Device device) {
+  return fmt::format("no % of peak for {}: the rate of its products is not measured on {}", name(dtype),
+                     to_string(device));
 }
 
 std::string command_of(const CallFlags& call) {
@@ -88,6 +101,7 @@ std::string command_of(const CallFlags& call) {
 }
 
 Json result_json(const BenchResult& r, const Peaks& peaks) {
+  const Ceiling ceiling = ceiling_of(r, peaks);
   return {{"case", r.entry.name},
           {"operation", r.entry.call.operation},
           {"backward", r.entry.call.backward},
@@ -101,7 +115,8 @@ Json result_json(const BenchResult& r, const Peaks& peaks) {
           {"samples", r.time.num_samples},
           {"flops", r.flops},
           {"bytes", r.bytes},
-          {"percent_of_peak", percent_of_peak(r, peaks)},
+          {"percent_of_peak", ceiling.of.empty() ? Json() : Json(percent_of_peak(r, peaks))},
+          {"peak_of", ceiling.of.empty() ? why_no_percent(r.dtype, r.entry.call.device) : std::string(ceiling.of)},
           {"command", command_of(r.entry.call)},
           {"arguments", arguments_of(r.entry.call)}};
 }
@@ -164,13 +179,15 @@ class Report {
     fmt::print(
         "median of samples with its 95 % interval; {}\n\n",
         warm ? "caches warm: one set of buffers" : fmt::format(fmt::runtime(cold), bytes_text(cold_bytes(device_))));
-    line("case", "kernel", "config (tier)", "ms", "±", "GFLOP/s", "GB/s", "% of peak");
+    line("case", "kernel", "config (tier)", "ms", "±", "GFLOP/s", "GB/s", "% of peak", "of");
   }
 
   void result(const BenchResult& r) const {
+    const std::string_view of = ceiling_of(r, peaks_).of;
     line(label(r), r.kernel, fmt::format("{} ({})", r.config, r.tier), fmt::format("{:#.4g}", 1e3 * r.time.median),
          fmt::format("{:.1f} %", 100 * r.time.spread()), fmt::format("{:.4g}", r.flops / r.time.median / 1e9),
-         fmt::format("{:.4g}", r.bytes / r.time.median / 1e9), fmt::format("{:.1f}", percent_of_peak(r, peaks_)));
+         fmt::format("{:.4g}", r.bytes / r.time.median / 1e9), percent_text(percent_of_peak(r, peaks_)),
+         of.empty() ? "-" : of);
     std::fflush(stdout);
   }
 
@@ -184,14 +201,23 @@ class Report {
                      geometric_mean(results, [](const BenchResult& r) { return r.flops / r.time.median / 1e9; })),
          fmt::format("{:.4g}",
                      geometric_mean(results, [](const BenchResult& r) { return r.bytes / r.time.median / 1e9; })),
-         fmt::format("{:.1f}", std::exp(percent / static_cast<double>(results.size()))));
+         percent_text(std::exp(percent / static_cast<double>(results.size()))), "");
+  }
+
+  /// Of every "-" among the percentages.
+  void reasons(const std::vector<BenchResult>& results) const {
+    std::set<DType> unknown;
+    for (const BenchResult& r : results)
+      if (ceiling_of(r, peaks_).of.empty()) unknown.insert(r.dtype);
+    for (const DType dtype : unknown) fmt::print("{}\n", why_no_percent(dtype, device_));
   }
 
  private:
   void line(std::string_view name, std::string_view kernel, std::string_view config, std::string_view ms,
-            std::string_view spread, std::string_view gflops, std::string_view gbytes, std::string_view percent) const {
-    fmt::print("{:<{}} | {:<10} | {:<38} | {:>9} {:>7} | {:>8} | {:>7} | {:>9}\n", name, name_width_, kernel, config,
-               ms, spread, gflops, gbytes, percent);
+            std::string_view spread, std::string_view gflops, std::string_view gbytes, std::string_view percent,
+            std::string_view of) const {
+    fmt::print("{:<{}} | {:<10} | {:<38} | {:>9} {:>7} | {:>8} | {:>7} | {:>9} | {}\n", name, name_width_, kernel,
+               config, ms, spread, gflops, gbytes, percent, of);
   }
 
   const Peaks& peaks_;
@@ -232,7 +258,10 @@ int bench_entries(const BenchFlags& flags, const std::vector<BenchEntry>& entrie
       results.push_back(std::move(result));
     }
   }
-  if (!flags.json) report.mean(results);
+  if (!flags.json) {
+    report.mean(results);
+    report.reasons(results);
+  }
   correct_peaks(peaks, device, !flags.json);
   keep_peaks(device, peaks);
   const Json json = report_json(flags, peaks, results);
