@@ -173,6 +173,15 @@ struct AttentionCpu {
 };
 
 struct Forward : AttentionCpu<Attention, CpuConfig> {
+  /// The weights' logits are computed once more, in float32 whatever the config: counted so, they never speak for one.
+  static Cost cost(const Call<Attention>& call, const Config& config, const DeviceProperties&) {
+    const Problem p = make_problem(call.inputs, call.params);
+    Cost cost = cpu_cost(p, config);
+    if (call.outputs.weights.num_elements() == 0) return cost;
+    cost.task_flops *= 1 + static_cast<double>(p.head_dim) / static_cast<double>(p.head_dim + p.value_dim);
+    cost.arithmetic = DType::f32;
+    return cost;
+  }
   static size_t workspace_bytes(const Call<Attention>& call, const Config& config, const DeviceProperties& device) {
     const Problem p = make_problem(call.inputs, call.params);
     return Memory(p, false, nullptr).used +
@@ -187,6 +196,15 @@ struct Forward : AttentionCpu<Attention, CpuConfig> {
 };
 
 struct Backward : AttentionCpu<AttentionBackward, CpuBackwardConfig> {
+  /// With the forward's share, which is computed in float32 whatever the config: counted so, it never speaks for one.
+  static Cost cost(const Call<AttentionBackward>& call, const Config& config, const DeviceProperties&) {
+    const Problem p = make_problem(call.inputs, call.params);
+    const Cost forward = cpu_cost(p, widened<CpuConfig>(config));
+    Cost cost = cpu_cost(p, config);
+    cost.task_flops += forward.tasks * forward.task_flops / std::max(cost.tasks, 1.0);
+    cost.arithmetic = DType::f32;
+    return cost;
+  }
   static size_t workspace_bytes(const Call<AttentionBackward>& call, const Config& config,
                                 const DeviceProperties& device) {
     const Problem p = make_problem(call.inputs, call.params);

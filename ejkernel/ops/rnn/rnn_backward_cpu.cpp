@@ -252,6 +252,13 @@ struct BackwardCpu {
   static std::vector<Config> candidates(const BackwardCall& call, const DeviceProperties&) {
     return gmm::cpu_candidates(plan(call).products[0]);
   }
+  /// Of the first layer and of one above, or of that alone; there and back.
+  static Cost cost(const BackwardCall& call, const Config& config, const DeviceProperties& device) {
+    const rnns::Problem p = problem_of(call);
+    const double layers = static_cast<double>(std::min<int64_t>(p.num_layers, 2));
+    const double each = 2 * rnns::recurrent_flops(p, p.batch * p.seq_len);
+    return rnns::cpu_cost(plan(call).products, config, layers * each, device);
+  }
   static size_t workspace_bytes(const BackwardCall& call, const Config& config, const DeviceProperties& device) {
     const Plan plan = BackwardCpu::plan(call);
     return plan.memory + rnns::scratch_bytes(problem_of(call), plan.products, config, device);

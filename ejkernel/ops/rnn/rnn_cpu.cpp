@@ -3,6 +3,7 @@
 // functions, is split into blocks of units, whose threads meet after each step.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "ejkernel/ops/rnn/rnn.h"
@@ -79,6 +80,21 @@ size_t scratch_bytes(const Problem& p, std::span<const gmm::Product> products, c
   size_t bytes = static_cast<size_t>(workers * tile_floats()) * sizeof(float);
   for (const gmm::Product& product : products) bytes = std::max(bytes, gmm::cpu_workspace(product, config, device));
   return bytes;
+}
+
+Cost cpu_cost(std::span<const gmm::Product> products, const gmm::CpuConfig& config, double recurrent_flops,
+              const DeviceProperties& device) {
+  const double threads = std::max(1, device.num_units);
+  Cost cost = {.tasks = threads, .task_flops = recurrent_flops / threads};
+  for (const gmm::Product& product : products) {
+    const Cost one = gmm::cpu_cost(product, config);
+    cost.task_flops += std::ceil(one.tasks / threads) * one.task_flops;
+  }
+  return cost;
+}
+
+double recurrent_flops(const Problem& p, int64_t rows) {
+  return 2.0 * static_cast<double>(rows * p.gate_rows() * p.hidden_size);
 }
 
 void CpuRun::multiply(const gmm::Product& product) const {
@@ -291,6 +307,12 @@ struct RnnCpu {
   }
   static std::vector<Config> candidates(const Call<Rnn>& call, const DeviceProperties&) {
     return gmm::cpu_candidates(plan(call).products[0]);
+  }
+  /// Of a chunk of steps: of the first layer, and of one above.
+  static Cost cost(const Call<Rnn>& call, const Config& config, const DeviceProperties& device) {
+    const rnns::Problem p = rnns::make_problem(call.inputs, call.params);
+    return rnns::cpu_cost(plan(call).products, config, 2 * rnns::recurrent_flops(p, rnns::chunk_steps(p) * p.batch),
+                          device);
   }
   static size_t workspace_bytes(const Call<Rnn>& call, const Config& config, const DeviceProperties& device) {
     const Plan plan = RnnCpu::plan(call);

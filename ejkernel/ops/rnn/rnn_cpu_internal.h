@@ -160,6 +160,12 @@ struct CpuRun {
 /// Bytes of `scratch` that these products and all tiles need.
 size_t scratch_bytes(const Problem& p, std::span<const gmm::Product> products, const gmm::CpuConfig& config,
                      const DeviceProperties& device);
+/// What products cost, one after the other, each shared by all threads, and between them a recurrence of so many flops.
+/// That is float32 whatever the config: counted so, the products' pairs of numbers never speak for one.
+Cost cpu_cost(std::span<const gmm::Product> products, const gmm::CpuConfig& config, double recurrent_flops,
+              const DeviceProperties& device);
+/// Flops of the small products of `rows` rows of steps, in one direction of a layer.
+double recurrent_flops(const Problem& p, int64_t rows);
 /// a[rows, depth] times b[depth, columns] into out, without batch or groups.
 gmm::Product product_of(const gmm::Matrix& a, const gmm::Matrix& b, const gmm::Matrix& out, int64_t rows, int64_t depth,
                         int64_t columns);

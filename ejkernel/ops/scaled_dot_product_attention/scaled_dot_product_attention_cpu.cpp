@@ -23,6 +23,9 @@ struct SdpaCpu {
   static std::vector<Config> candidates(const Call<Op>& call, const DeviceProperties&) {
     return attn::cpu_candidates<Config>(attn::make_problem(call.inputs, call.params));
   }
+  static Cost cost(const Call<Op>& call, const Config& config, const DeviceProperties&) {
+    return attn::cpu_cost(attn::make_problem(call.inputs, call.params), config);
+  }
 };
 
 struct Forward : SdpaCpu<ScaledDotProductAttention, attn::CpuConfig> {
