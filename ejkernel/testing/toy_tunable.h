@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -14,14 +16,27 @@
 namespace ejk::testing {
 
 /// What a config of the kernel below does.
-enum class Deed : int { nothing, wrong, unwritten, outside, throws, crashes, aborts, hangs, unsteady, greedy, count };
+enum class Deed : int {
+  nothing,
+  wrong,
+  unwritten,
+  outside,
+  throws,
+  crashes,
+  aborts,
+  hangs,
+  unsteady,
+  greedy,
+  exhausts,
+  count
+};
 
 struct ToyConfig {
   int delay = 4;  ///< in units of 20 us
   int deed = 0;
   static constexpr auto fields() {
     return std::array{config_field<&ToyConfig::delay, 0, 1, 2, 4, 8>("delay", "how long it takes"),
-                      config_field<&ToyConfig::deed, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9>("deed", "what it does wrong")};
+                      config_field<&ToyConfig::deed, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10>("deed", "what it does wrong")};
   }
 };
 
@@ -66,11 +81,19 @@ struct ToyTunable {
       case Deed::unsteady:
         if (num_runs % 4 == 0) set(y, 0, 1e3);  // as a race would: not every time
         break;
+      case Deed::exhausts:
+        allocate_all();
       default:
         break;
     }
     while (now_seconds() < until) {
     }
+  }
+
+  /// What the process's limit allows, for a worker's; throws when there is no more.
+  [[noreturn]] static void allocate_all() {
+    std::vector<std::unique_ptr<std::byte[]>> taken;
+    for (;;) taken.emplace_back(new std::byte[size_t{64} << 20]);  // never touched: address space is what is limited
   }
 };
 

@@ -9,10 +9,15 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <thread>
 
 #include "ejkernel/core/store.h"
+#include "ejkernel/ops/flash_attention/flash_attention.h"
 #include "ejkernel/platform/cuda/cubin_store.h"
+#include "ejkernel/runtime/config_store.h"
+#include "ejkernel/runtime/kernel_sources.h"
+#include "ejkernel/runtime/plan.h"
 #include "ejkernel/testing/random.h"
 #include "ejkernel/testing/temporary_folder.h"
 #include "tools/table/rows.h"
@@ -183,66 +188,96 @@ RowResult sixteen_processes(const RowRequest& request) {
 
 namespace {
 
-/// What a record's key says of where it is from; a component differs from environment to environment.
-struct Environment {
-  std::string driver = "driver 550.54", toolkit = "13.0", gpu = "sm_90a", library = "1.0.0", schema = "1";
-  std::string instance = "ejk::empty";
+/// What a tuned config is for: as this process would keep it, but for what a test changes.
+struct Tuned {
+  std::string device = "cpu|AMD EPYC 9575F|x86_64 avx3_zen4|2";
+  int operation_revision = 1, kernel_revision = 1;
+  std::string kernel = "cpu";
+  std::string_view file = "ejkernel/ops/flash_attention/flash_attention_cpu.cpp";  ///< whose sources' digest counts
+  int64_t q_len = 64;
 
-  RecordKey config() const {
-    return {
-        .environment = "cuda|" + gpu + "|" + driver, .group = "op", .text = library + "\n" + schema + "\n" + instance};
-  }
-  RecordKey cubin() const {
-    return cuda::cubin_key({.file = "ejkernel/platform/cuda/device/empty.cu", .instance = instance}, gpu, toolkit);
+  RecordKey key() const {
+    const Tensor query(nullptr, DType::f32, {1, q_len, 2, 64}), rest(nullptr, DType::f32, {1, 64, 2, 64});
+    const Plan made = plan<FlashAttention>({.query = query, .key = rest, .value = rest}, {},
+                                           {.kernel = "cpu", .policy = Policy{.autotune = false}});
+    ChooseRequest request = made.request();
+    Operation declaration = *request.operation->declaration;
+    declaration.revision = operation_revision;
+    request.operation = std::make_shared<RegisteredOperation>(RegisteredOperation{.declaration = &declaration});
+    KernelInfo info = made.kernel();
+    info.name = kernel, info.revision = kernel_revision, info.file = file;
+    return config_record_key(request, info, device);
   }
 };
 
-std::vector<Environment> environments() {
-  std::vector<Environment> all = {{}};
+std::vector<RecordKey> tuned_keys() {
+  std::vector<Tuned> all = {{}};
   // Some differ only in what a folder's name cannot show, or read alike when joined.
-  for (const char* driver : {"driver 550.55", "driver 550_54", "driver 550", ""}) all.push_back({.driver = driver});
-  for (const char* toolkit : {"12.9", "13.00", "13", "1.30"}) all.push_back({.toolkit = toolkit});
-  for (const char* gpu : {"sm_90", "sm_80", "sm-90a", "sm_90a|", "sm_90a/"}) all.push_back({.gpu = gpu});
-  for (const char* library : {"1.0.1", "1.0.0\n", "1.0.0\n1", "v1.0.0"}) all.push_back({.library = library});
-  for (const char* schema : {"2", "01", "", "1\n"}) all.push_back({.schema = schema});
-  for (const char* instance : {"ejk::empty<1>", "ejk::Empty", " ejk::empty"}) all.push_back({.instance = instance});
-  return all;
+  for (const char* device : {"cuda|AMD EPYC 9575F|x86_64 avx3_zen4|2", "cpu|AMD EPYC 9575|x86_64 avx3_zen4|2",
+                             "cpu|AMD EPYC 9575F|x86_64 avx3|2", "cpu|AMD EPYC 9575F|x86_64 avx3_zen4|22",
+                             "cpu|AMD EPYC 9575F|x86_64 avx3_zen4|2|shared 49152",
+                             "cpu|AMD EPYC 9575F|x86_64_avx3_zen4|2", "cpu|AMD EPYC|9575F|x86_64 avx3_zen4|2", ""})
+    all.push_back({.device = device});
+  for (const int revision : {2, 11, 0}) all.push_back({.operation_revision = revision});
+  for (const int revision : {2, 11, 0}) all.push_back({.kernel_revision = revision});
+  for (const char* kernel : {"cpu_fast", "cpu@1", "CPU", ""}) all.push_back({.kernel = kernel});
+  for (const KernelSources& sources : kernel_sources())
+    if (sources.file.find("flash_attention/") != std::string_view::npos && sources.file != Tuned().file)
+      all.push_back({.file = sources.file});
+  all.push_back({.file = "of a plug-in, which has no digest"});
+  for (const int64_t length : {65, 128}) all.push_back({.q_len = length});
+  std::vector<RecordKey> keys;
+  for (const Tuned& tuned : all) keys.push_back(tuned.key());
+  return keys;
 }
 
-/// Keys of all environments, each once: a cubin does not depend on the driver, so some have the same.
-std::vector<RecordKey> environment_keys() {
+/// What a compiled kernel is for.
+struct CompiledFor {
+  std::string_view file = "ejkernel/platform/cuda/device/empty.cu";
+  std::string instance = "ejk::empty", architecture = "sm_90a", compiler = "13.0";
+
+  RecordKey key() const { return cuda::cubin_key({.file = file, .instance = instance}, architecture, compiler); }
+};
+
+std::vector<RecordKey> compiled_keys() {
+  std::vector<CompiledFor> all = {{}};
+  all.push_back({.file = "ejkernel/ops/flash_attention/flash_attention_sm90.cu"});
+  for (const char* compiler : {"12.9", "13.00", "13", "1.30"}) all.push_back({.compiler = compiler});
+  for (const char* architecture : {"sm_90", "sm_80", "sm-90a", "sm_90a|", "sm_90a/"})
+    all.push_back({.architecture = architecture});
+  for (const char* instance : {"ejk::empty<1>", "ejk::Empty", " ejk::empty"}) all.push_back({.instance = instance});
   std::vector<RecordKey> keys;
-  for (const Environment& environment : environments())
-    for (const RecordKey& key : {environment.config(), environment.cubin()})
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+  for (const CompiledFor& compiled : all) keys.push_back(compiled.key());
   return keys;
 }
 
 }  // namespace
 
+/// Each key in turn is what the store holds: no other may find it, nor take its place.
 RowResult changed_environments(const RowRequest&) {
   const TemporaryFolder scratch(Medium::memory);
-  const std::vector<RecordKey> keys = environment_keys();
+  std::vector<RecordKey> keys = tuned_keys();
+  for (RecordKey& key : compiled_keys()) keys.push_back(std::move(key));
   Tally tally;
   int64_t stale_hits = 0, deleted = 0;
   const auto judge = [&](bool is_wrong, int64_t& count, const RecordKey& key, std::string_view what) {
     count += is_wrong;
-    tally.add(is_wrong ? fmt::format("{}: {}", key.text, what) : "");
+    tally.add(is_wrong ? fmt::format("{} {}: {}", key.environment, key.text, what) : "");
   };
+  const auto value_at = [](size_t i) { return fmt::format("value {}", i); };
   for (size_t present = 0; present < keys.size(); ++present) {
     const Store store(scratch / std::to_string(present));
-    store.put(keys[present], {.value = "present", .provenance = ""});
-    for (const RecordKey& wanted : keys)
-      if (!(wanted == keys[present])) judge(store.find(wanted).has_value(), stale_hits, wanted, "a stale hit");
+    store.put(keys[present], {.value = value_at(present), .provenance = ""});
+    for (size_t i = 0; i < keys.size(); ++i)
+      if (i != present) judge(store.find(keys[i]).has_value(), stale_hits, keys[i], "a stale hit");
     // The other environments make their own; some of them share a folder with the first.
     const std::string before = read_bytes(store.path_of(keys[present]));
-    for (const RecordKey& other : keys)
-      if (!(other == keys[present])) store.put(other, {.value = other.text, .provenance = ""});
+    for (size_t i = 0; i < keys.size(); ++i)
+      if (i != present) store.put(keys[i], {.value = value_at(i), .provenance = ""});
     judge(read_bytes(store.path_of(keys[present])) != before, deleted, keys[present], "the record is not what it was");
-    for (const RecordKey& other : keys) {
-      const auto found = store.find(other);
-      const std::string right = other == keys[present] ? "present" : other.text;
-      judge(!found || found->value != right, deleted, other, "its own record is not found");
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto found = store.find(keys[i]);
+      judge(!found || found->value != value_at(i), deleted, keys[i], "its own record is not found");
     }
   }
   RowResult result = tally.result();
