@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "ejkernel/core/store.h"
 #include "ejkernel/core/store_archive.h"
+#include "ejkernel/runtime/kernel_sources.h"
+#include "ejkernel/runtime/registry.h"
 #include "ejkernel/testing/temporary_folder.h"
 #include "tests/ejk_tool.h"
 #include "tests/support.h"
@@ -16,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using ::testing::Not;
+using ::testing::StartsWith;
 using Json = nlohmann::json;
 
 class CacheTool : public ::testing::Test {
@@ -110,7 +113,7 @@ TEST_F(CacheTool, goes_from_one_machine_to_another_in_an_archive) {
   const Json imported = json_of(cache({"import", archive, "--root", other, "--json"}));
   EXPECT_EQ(imported["added"], 2);
   EXPECT_EQ(value_in(other, "a"), "{\"block_q\": 64}");
-  EXPECT_EQ(Store(other).find(key("a"))->provenance, "tuned by a test");
+  EXPECT_THAT(Store(other).find(key("a"))->provenance, StartsWith("tuned by a test; imported 2"));
   EXPECT_EQ(json_of(cache({"import", archive, "--root", other, "--json"}))["same"], 2);
 
   std::ofstream(archive, std::ios::app) << "x";
@@ -193,6 +196,33 @@ TEST_F(CacheTool, exports_configs_alone_where_asked) {
             "config of cpu@1 for a problem");
 }
 
+TEST_F(CacheTool, a_configs_import_is_a_field_of_its_provenance) {
+  const RecordKey config = key("config of cpu@1 for a problem");
+  const std::string tuned = R"({"how":"tuned","when":"2026-11-22T10:00:00Z"})";
+  ASSERT_TRUE(Store(other).put(config, {.value = "{}", .provenance = tuned}));
+  EXPECT_EQ(cache({"merge", other}).exit_code, 0);
+  Json provenance = Json::parse(Store(root).find(config)->provenance);
+  EXPECT_THAT(provenance["imported"].get<std::string>(), StartsWith("2"));
+  provenance.erase("imported");
+  EXPECT_EQ(provenance, Json::parse(tuned));
+}
+
+/// What a table holds for kernels that have changed since is passed over: list and verify say how much is left.
+TEST_F(CacheTool, counts_the_configs_that_this_build_may_use) {
+  const auto operation = KernelRegistry::instance().find("flash_attention");
+  const auto on_gpu = [](const auto& kernel) { return kernel->backend == Backend::gpu; };
+  const auto kernel = *std::find_if(operation->kernels.begin(), operation->kernels.end(), on_gpu);
+  const std::string of_kernel = "config of " + kernel->name + "@" + revision_of(*kernel);
+  const std::string for_problem = " for flash_attention@" + std::to_string(operation->declaration->revision) + " q (1)";
+  for (const std::string& text : {of_kernel + for_problem, of_kernel + "0" + for_problem,
+                                  "config of none@1" + for_problem, of_kernel + " for flash_attention@0 q (1)"})
+    put(root, text, "{}");
+  const Json totals = json_of(cache({"list", "--json"}))["totals"];
+  EXPECT_EQ(totals["configs"], 4);
+  EXPECT_EQ(totals["configs_of_this_build"], 1);
+  EXPECT_THAT(cache({"verify"}).out, HasSubstr("; 1 of 4 configs are of this build's kernels\n"));
+}
+
 TEST_F(CacheTool, tables_that_the_library_ships_are_whole_and_found) {
   int64_t shipped = 0;
   for (const auto& table : fs::directory_iterator(kSourceFolder / "tables")) {
@@ -204,7 +234,7 @@ TEST_F(CacheTool, tables_that_the_library_ships_are_whole_and_found) {
     EXPECT_GT(records.size(), 0u);
     for (const Json& record : records) {
       EXPECT_EQ(record["state"], "good");
-      EXPECT_THAT(record["key"].get<std::string>(), ::testing::StartsWith("config of "));
+      EXPECT_THAT(record["key"].get<std::string>(), StartsWith("config of "));
     }
   }
   EXPECT_GT(shipped, 0);

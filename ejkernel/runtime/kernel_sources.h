@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "ejkernel/core/export.h"
 #include "ejkernel/core/operation.h"
 
 namespace ejk {
@@ -21,6 +22,6 @@ std::span<const KernelSources> kernel_sources();
 std::string_view sources_digest(const KernelInfo& kernel);
 
 /// "1+a83881769393": the kernel's revision, and the digest where there is one.
-std::string revision_of(const KernelInfo& kernel);
+EJK_API std::string revision_of(const KernelInfo& kernel);
 
 }  // namespace ejk

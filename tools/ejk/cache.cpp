@@ -12,6 +12,7 @@
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/runtime/config_store.h"
 #include "tools/ejk/print.h"
 #include "tools/ejk/verbs.h"
 
@@ -93,16 +94,25 @@ std::optional<RecordSource> source_of(const CacheFlags& flags) {
 
 struct Totals {
   int64_t good = 0, damaged = 0, newer = 0, bytes = 0;
+  int64_t configs = 0, of_this_build = 0;  ///< of the good ones; of those, what this library's kernels may be given
   void add(const StoredRecord& stored) {
     good += stored.state == RecordState::good;
     damaged += stored.state == RecordState::damaged;
     newer += stored.state == RecordState::newer;
     bytes += stored.bytes;
+    if (stored.state != RecordState::good || !is_config_key(stored.key)) return;
+    ++configs;
+    of_this_build += is_of_this_build(stored.key);
   }
-  Json json() const { return {{"good", good}, {"damaged", damaged}, {"newer", newer}, {"bytes", bytes}}; }
+  Json json() const {
+    return {{"good", good},   {"damaged", damaged}, {"newer", newer},
+            {"bytes", bytes}, {"configs", configs}, {"configs_of_this_build", of_this_build}};
+  }
   std::string text() const {
-    return fmt::format("{} records, {}; {} damaged, {} of a newer version", good + damaged + newer,
-                       bytes_text(static_cast<double>(bytes)), damaged, newer);
+    std::string text = fmt::format("{} records, {}; {} damaged, {} of a newer version", good + damaged + newer,
+                                   bytes_text(static_cast<double>(bytes)), damaged, newer);
+    if (configs > 0) text += fmt::format("; {} of {} configs are of this build's kernels", of_this_build, configs);
+    return text;
   }
 };
 

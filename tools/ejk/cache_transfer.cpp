@@ -1,8 +1,10 @@
 // ejk cache diff, merge, import and export: records from one place to another.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -42,6 +44,20 @@ struct Transfer {
   int64_t added = 0, replaced = 0, same = 0, kept = 0, not_good = 0, not_written = 0;
 };
 
+/// With the moment in its provenance: as a field where that is a JSON object, as a config's is, else as words.
+Record imported(Record record) {
+  const std::string now = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  constexpr size_t kMostNested = 4096;  // bytes: what another made may be nested as deep as it is long
+  Json json = record.provenance.size() > kMostNested ? Json() : Json::parse(record.provenance, nullptr, false);
+  if (json.is_object()) {
+    json["imported"] = now;
+    record.provenance = json.dump();
+  } else {
+    record.provenance += fmt::format("{}imported {}", record.provenance.empty() ? "" : "; ", now);
+  }
+  return record;
+}
+
 void take(const StoredRecord& stored, const Store& into, bool replaces, Transfer& transfer) {
   if (stored.state != RecordState::good) {
     ++transfer.not_good;
@@ -52,7 +68,7 @@ void take(const StoredRecord& stored, const Store& into, bool replaces, Transfer
     ++transfer.same;
   } else if (present && !replaces) {
     ++transfer.kept;
-  } else if (into.put(stored.key, stored.record)) {
+  } else if (into.put(stored.key, imported(stored.record))) {
     ++(present ? transfer.replaced : transfer.added);
   } else {
     ++transfer.not_written;
