@@ -54,9 +54,10 @@ void Tally::add(const std::string& failure) {
   if (failure.empty()) return;
   ++result_.failures;
   if (result_.notes.size() >= kMostNotes) return;
-  const int threads = cpu::num_threads();
-  result_.notes.push_back(
-      threads == cpu::default_num_threads() ? failure : fmt::format("{}\n  EJKERNEL_NUM_THREADS={}", failure, threads));
+  std::string note = failure;
+  if (const int threads = cpu::num_threads(); threads != cpu::default_num_threads())
+    note += fmt::format("{}  EJKERNEL_NUM_THREADS={}", note.back() == '\n' ? "" : "\n", threads);
+  result_.notes.push_back(note);
 }
 
 void Tally::add(const Problem& problem, const Kernel& kernel, const Verdict& verdict) {
