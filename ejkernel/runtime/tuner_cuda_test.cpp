@@ -21,7 +21,7 @@ using ::testing::ThrowsMessage;
 constexpr Device kGpu = {DeviceKind::cuda, 0};
 constexpr Policy kTuned = {.autotune = true, .heuristics = true};
 
-class TunerOnGpu : public ::testing::Test {
+class TunerOnFakeGpu : public ::testing::Test {
  protected:
   static MeanPooling::Inputs specs(int64_t rows) { return {.x = Tensor(nullptr, DType::f32, {2, rows, 64}, kGpu)}; }
   static std::string tier_5() {
@@ -35,7 +35,7 @@ class TunerOnGpu : public ::testing::Test {
   FakeCuda fake;
 };
 
-TEST_F(TunerOnGpu, a_call_that_is_captured_is_not_tuned_and_says_so) {
+TEST_F(TunerOnFakeGpu, a_call_that_is_captured_is_not_tuned_and_says_so) {
   EXPECT_THAT(tier_5(), HasSubstr("would tune at the first call"));
   const double before = seconds_spent_tuning();
   const cuda::Stream stream(kGpu);
@@ -50,13 +50,13 @@ TEST_F(TunerOnGpu, a_call_that_is_captured_is_not_tuned_and_says_so) {
   EXPECT_THAT(tier_5(), HasSubstr("would tune at the first call")) << "that answer was for then only";
 }
 
-TEST_F(TunerOnGpu, a_call_that_its_memory_has_no_room_for_is_refused) {
+TEST_F(TunerOnFakeGpu, a_call_that_its_memory_has_no_room_for_is_refused) {
   const Plan large = plan<MeanPooling>(specs(1 << 16), {}, {.kernel = "cuda", .policy = Policy{.autotune = false}});
   EXPECT_THAT([&] { tune(large); },
               ThrowsMessage<Unsupported>(HasSubstr("MiB of cuda:0, more than the 1 that may be used")));
 }
 
-TEST_F(TunerOnGpu, without_room_to_calibrate_it_tunes_all_the_same) {
+TEST_F(TunerOnFakeGpu, without_room_to_calibrate_it_tunes_all_the_same) {
   forget_peaks();
   const Tensor rows(nullptr, DType::bf16, {1, 1024, 8, 128}, kGpu);
   const Plan attention = plan<FlashAttention>({.query = rows, .key = rows, .value = rows}, {},
