@@ -202,13 +202,17 @@ JAX_PLATFORMS=cpu;XLA_FLAGS=--xla_backend_optimization_level=0")
   endif()
 endfunction()
 
-# ejk_model_test(EXAMPLE PIN FILE): the example runs on its real model, which `./dev setup` fetched, and exits with 1 where
-# its answers are not those of golden.json.
-function(ejk_model_test example pin file)
+# ejk_example_test(EXAMPLE [ARGUMENT...]): the example runs, and exits with 1 where its answers are not what they must be.
+function(ejk_example_test example)
   get_filename_component(preset ${PROJECT_BINARY_DIR} NAME)
+  add_test(NAME ${preset}.example.${example} COMMAND ${example} ${ARGN})
+  set_tests_properties(${preset}.example.${example} PROPERTIES TIMEOUT 60 ENVIRONMENT "EJKERNEL_CONFIG_PATH=none")
+endfunction()
+
+# ejk_model_test(EXAMPLE PIN FILE): the same on its real model, which `./dev setup` fetched, against golden.json.
+function(ejk_model_test example pin file)
   set(model ${PROJECT_SOURCE_DIR}/.deps/models/${EJK_PIN_${pin}_NAME})
   if(EXISTS ${model}/${file})
-    add_test(NAME ${preset}.example.${example} COMMAND ${example} ${model} ${PROJECT_SOURCE_DIR}/examples/${example})
-    set_tests_properties(${preset}.example.${example} PROPERTIES TIMEOUT 60 ENVIRONMENT "EJKERNEL_CONFIG_PATH=none")
+    ejk_example_test(${example} ${model} ${PROJECT_SOURCE_DIR}/examples/${example})
   endif()
 endfunction()

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <ejkernel/core/validate.h>
+#include <ejkernel/runtime/calibration.h>
 #include <ejkernel/runtime/choose.h>
 #include "examples/minilm/mapped_file.h"
 #include "examples/minilm/minilm.h"
@@ -148,7 +149,7 @@ bool check(const Embeddings& embeddings, const Embeddings& reference, const Embe
   return is_good;
 }
 
-/// Text in, vectors out, again and again for half a second; the median.
+/// Text in, vectors out, again and again for half a second: the median, and its share of what this machine can do.
 void print_speed(const MiniLm& model, const WordPiece& tokeniser, const std::vector<Sentence>& sentences) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
@@ -160,8 +161,21 @@ void print_speed(const MiniLm& model, const WordPiece& tokeniser, const std::vec
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
+  const double rate = model.operations(tokenise(tokeniser, sentences)) / median;
+  const ejk::Peaks peaks = ejk::measure_peaks();
   std::printf("\n%.0f sentences per second, from text to vectors: a batch takes %.1f ms, the median of %zu\n",
               static_cast<double>(sentences.size()) / median, median * 1e3, seconds.size());
+  std::printf("%.1f GFLOP/s, %.0f %% of the %.0f that %d threads reach here with float32 multiply-adds\n", rate / 1e9,
+              100 * rate / peaks.flops_per_second, peaks.flops_per_second / 1e9, peaks.num_threads);
+}
+
+void print_next_steps() {
+  std::printf(
+      "\nNext:\n"
+      "  ./dev bench flash_attention                shapes of known models, against this machine's peak\n"
+      "  build/release/bin/ejk tune grouped_matmul  configs that beat the heuristics' here; the store keeps them\n"
+      "  build/release/bin/ejk check --seconds 30   random problems against float64\n"
+      "  docs/operations/index.md                   what there is; this program is examples/minilm\n");
 }
 
 int run(const std::string& model_folder, const std::string& example_folder) {
@@ -193,6 +207,7 @@ int run(const std::string& model_folder, const std::string& example_folder) {
 
   std::printf("\nwhich kernels ran, and why\n");
   for (const ejk::Explanation& explanation : model.explain(tokens)) std::printf("%s\n", to_text(explanation).c_str());
+  print_next_steps();
   return is_good ? 0 : 1;
 }
 

@@ -1,6 +1,7 @@
 #include "examples/minilm/minilm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -203,6 +204,18 @@ std::vector<ejk::Explanation> MiniLm::explain(const PackedTokens& tokens) const 
           ejk::explain(ejk::FlashAttention::kName, attention, ejk::ParamsBlock::of(ejk::FlashAttention::Params{}),
                        options_),
           ejk::explain(ejk::MeanPooling::kName, pooling, ejk::ParamsBlock::of(ejk::MeanPooling::Params{}), options_)};
+}
+
+double MiniLm::operations(const PackedTokens& tokens) const {
+  double weights = 0, pairs = 0;  // of a query and a key
+  for (const Layer& layer : layers_)
+    for (const Affine* linear :
+         {&layer.query, &layer.key, &layer.value, &layer.attended, &layer.expand, &layer.contract})
+      weights += static_cast<double>(linear->weight.num_elements());
+  const Array lengths = ejk::lengths_from_cu_seqlens(tokens.cu_seqlens);
+  for (int64_t s = 0; s < lengths.num_elements(); ++s) pairs += std::pow(lengths.as<int32_t>()[s], 2);
+  const auto num_tokens = static_cast<double>(tokens.ids.size()), width = static_cast<double>(width_);
+  return 2 * weights * num_tokens + 2 * 2 * width * pairs * static_cast<double>(layers_.size());
 }
 
 }  // namespace minilm

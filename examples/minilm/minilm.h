@@ -43,6 +43,9 @@ class MiniLm {
   /// Which kernels and configs the calls of `embed(tokens)` get, and why: one explanation per operation.
   std::vector<ejk::Explanation> explain(const PackedTokens& tokens) const;
 
+  /// What `embed(tokens)` has to compute in its linear layers and its attention; a multiply-add is two operations.
+  double operations(const PackedTokens& tokens) const;
+
   int64_t width() const { return width_; }
   int64_t vocabulary_size() const { return words_.shape()[0]; }
   int64_t num_heads() const { return architecture_.num_heads; }
