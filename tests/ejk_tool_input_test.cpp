@@ -94,7 +94,9 @@ TEST(EjkTool, numbers_are_checked_before_anything_runs) {
 TEST(EjkTool, a_second_operation_is_refused) {
   const ProcessResult result = ejk({"explain", "flash_attention", "mean_pooling"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("word 'mean_pooling' is not known"));
+  EXPECT_EQ(result.err,
+            "ejk explain flash_attention: a further word must be left out, got 'mean_pooling'; see ejk explain "
+            "flash_attention --help\n");
 }
 
 TEST(EjkTool, what_a_shell_would_run_is_only_text) {
@@ -142,7 +144,38 @@ TEST(EjkTool, control_characters_do_not_reach_the_terminal) {
 TEST(EjkTool, a_malformed_environment_is_named) {
   const ProcessResult result = ejk({"explain", "flash_attention"}, {"EJKERNEL_PLATFORM=abacus"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("EJKERNEL_PLATFORM"));
+  EXPECT_EQ(result.err,
+            "ejk: environment: EJKERNEL_PLATFORM must be auto, cuda, cpu, reference, xla, triton, pallas or hip, got "
+            "'abacus'; correct the variable or unset it\n");
+}
+
+/// docs/errors.md: what must be so, what was given, what to do.
+TEST(EjkTool, whatever_is_wrong_is_said_in_one_form) {
+  const std::vector<std::vector<std::string>> wrong = {{"nothing"},
+                                                       {"run", "nothing"},
+                                                       {"list", "nothing"},
+                                                       {"run", "--nothing"},
+                                                       {"run", "mean_pooling", "--seed"},
+                                                       {"run", "mean_pooling", "--seed", "x"},
+                                                       {"run", "mean_pooling", "--json=x"},
+                                                       {"run", "mean_pooling", "flash_attention"},
+                                                       {"bench", "nothing"},
+                                                       {"bench", "mean_pooling", "--fail-over", "5"},
+                                                       {"check", "nothing"},
+                                                       {"check", "--table", "--seed", "1"},
+                                                       {"cache", "nothing"},
+                                                       {"compile", "nothing"},
+                                                       {"compile", "--arch", "sm_1"},
+                                                       {"doctor", "nothing"},
+                                                       {"explain"},
+                                                       {"explain", "mean_pooling", "--platform", "abacus"},
+                                                       {"run"},
+                                                       {"tune", "nothing"}};
+  for (const std::vector<std::string>& line : wrong) {
+    const ProcessResult result = ejk(line);
+    EXPECT_EQ(result.exit_code, 2) << line[0];
+    EXPECT_THAT(result.err, ::testing::MatchesRegex("ejk[a-z_ ]*: .+ must .+, got .+; .+\n"));
+  }
 }
 
 }  // namespace

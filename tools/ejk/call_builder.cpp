@@ -191,19 +191,32 @@ class CallBuilder {
   Tensor make_input(const TensorField& field) {
     const std::string* wanted = find_wanted(field.name);
     const size_t equals = wanted == nullptr ? std::string::npos : wanted->find('=');
-    if (equals != std::string::npos) return parse_spec(field.name, std::string_view(*wanted).substr(equals + 1));
-    for (const Alternative& alternative : field.contract) {
-      if (!field.contract.applies(alternative, form_)) continue;
-      if (alternative.optional && wanted == nullptr) return {};
-      Shape shape;
-      for (int axis = 0; axis < alternative.rank; ++axis)
-        shape.push_back(extent(alternative.dims[static_cast<size_t>(axis)], field.name));
-      return Tensor(nullptr, dtype_of(alternative), shape);
+    std::optional<DType> dtype;
+    if (equals != std::string::npos) {
+      const std::string_view spec = std::string_view(*wanted).substr(equals + 1);
+      if (spec.find('[') != std::string_view::npos) return parse_spec(field.name, spec);
+      dtype = parse_dtype_of(field.name, spec);
     }
-    if (wanted != nullptr)
+    const Alternative* alternative = alternative_of(field, dtype);
+    if (alternative == nullptr && wanted != nullptr)
       invalid(field.name, fmt::format("be left out in the {} form", op_.forms[static_cast<size_t>(form_)]),
               "--input " + *wanted, "use another form");
-    return {};
+    if (alternative == nullptr || (alternative->optional && wanted == nullptr)) return {};
+    Shape shape;
+    for (int axis = 0; axis < alternative->rank; ++axis)
+      shape.push_back(extent(alternative->dims[static_cast<size_t>(axis)], field.name));
+    return Tensor(nullptr, dtype ? *dtype : dtype_of(*alternative), shape);
+  }
+
+  /// The first of this form, or the first that may have this dtype, where there is one; null when the form has none.
+  const Alternative* alternative_of(const TensorField& field, std::optional<DType> dtype) const {
+    const Alternative* first = nullptr;
+    for (const Alternative& alternative : field.contract) {
+      if (!field.contract.applies(alternative, form_)) continue;
+      if (!dtype || (alternative.dtypes & set_of(*dtype)) != 0) return &alternative;
+      if (first == nullptr) first = &alternative;  // what refuses the dtype says what it takes
+    }
+    return first;
   }
 
   const std::string* find_wanted(std::string_view name) const {
@@ -212,12 +225,20 @@ class CallBuilder {
     return nullptr;
   }
 
+  DType parse_dtype_of(std::string_view name, std::string_view text) const {
+    const std::optional<DType> dtype = parse_dtype(text);
+    if (!dtype) refuse_spec(name, text);
+    return *dtype;
+  }
+  [[noreturn]] void refuse_spec(std::string_view name, std::string_view text) const {
+    invalid(name, "be a dtype, or a dtype and a shape such as f32[2, 8]", fmt::format("'{}'", text), "see --help");
+  }
+
   /// "bf16[2, 1, 8, 8]"
   Tensor parse_spec(std::string_view name, std::string_view text) const {
     const size_t open = text.find('[');
-    const std::optional<DType> dtype = parse_dtype(text.substr(0, std::min(open, text.size())));
-    if (!dtype || open == std::string_view::npos || !text.ends_with(']'))
-      invalid(name, "be a dtype and a shape such as f32[2, 8]", fmt::format("'{}'", text), "see --help");
+    const DType dtype = parse_dtype_of(name, text.substr(0, open));
+    if (!text.ends_with(']')) refuse_spec(name, text);
     std::string_view list = text.substr(open + 1, text.size() - open - 2);
     Shape shape;
     while (!list.empty()) {
@@ -227,7 +248,7 @@ class CallBuilder {
       shape.push_back(parse_number<int64_t>(name, word, "have integer extents"));
       list.remove_prefix(std::min(comma + 1, list.size()));
     }
-    return Tensor(nullptr, *dtype, shape);
+    return Tensor(nullptr, dtype, shape);
   }
 
   int64_t extent(const Dim& dim, std::string_view field) const {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -155,14 +156,25 @@ Line compiler_line() {
           "pip install nvidia-cuda-nvrtc (or nvidia-cuda-nvrtc-cu12 for a CUDA 12 driver), or set EJKERNEL_NVRTC"};
 }
 
-/// A record is written and read, as the next process will do.
+/// The file and its folders that are not there: what writing it makes.
+std::vector<std::filesystem::path> missing_of(std::filesystem::path file) {
+  std::vector<std::filesystem::path> missing;
+  for (std::error_code ignored; !file.empty() && !std::filesystem::exists(file, ignored); file = file.parent_path())
+    missing.push_back(file);
+  return missing;
+}
+
+/// A record is written and read, as the next process will do, and taken away again.
 Line store_line() {
   const Store& kept = store();
   if (kept.root().empty())
     return {"", "none: neither EJKERNEL_CACHE_DIR nor HOME is set; compiled kernels live as long as the process"};
   const RecordKey key = {"doctor", "doctor", "a record that ejk doctor writes and reads"};
   const std::string text(kVersion);
+  const std::vector<std::filesystem::path> missing = missing_of(kept.path_of(key));
   const bool works = kept.put(key, {.value = text, .provenance = "ejk doctor"}) && kept.find(key).has_value();
+  for (std::error_code ignored; const std::filesystem::path& made : missing)
+    std::filesystem::remove(made, ignored);  // but folders that somebody else fills by now
   if (works) return {"", kept.root()};
   return {"", fmt::format("{} cannot be used", kept.root()), Verdict::warn,
           "make it writable for this user and nobody else (chmod 700), or set EJKERNEL_CACHE_DIR; until then every "

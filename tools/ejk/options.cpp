@@ -52,16 +52,36 @@ std::string path_of(const CLI::App* app) {
   return app->get_parent() == nullptr ? app->get_name() : path_of(app->get_parent()) + " " + app->get_name();
 }
 
+/// "command: what must be so, got what was given; what to do", as all errors of the library.
+int refuse(const CLI::App* app, std::string_view what, std::string_view got, std::string_view hint = {}) {
+  const std::string path = path_of(app);
+  fmt::print(stderr, "{}: {}, got {}; {}see {} --help\n", path, what, printable(got), hint, path);
+  return kUsage;
+}
+
 int refuse_unknown(const CLI::App& root) {
   const CLI::App* app = innermost(&root);
   const std::vector<std::string> rest = root.remaining(/*recurse=*/true);
-  const std::string word = rest.empty() ? "" : rest.front();
-  const bool option = word.starts_with("-");
-  const std::string name = word.substr(0, word.find('='));
-  const std::string near = nearest(name, candidates(app, option));
-  fmt::print(stderr, "{}: {} '{}' is not known{}; see {} --help\n", path_of(app), option ? "option" : "word",
-             printable(name), near.empty() ? "" : fmt::format(", did you mean {}?", near), path_of(app));
-  return kUsage;
+  const std::string word = rest.empty() ? "" : rest.front(), name = word.substr(0, word.find('='));
+  const std::string got = fmt::format("'{}'", name);
+  if (word.starts_with("-")) {
+    const std::string near = nearest(name, candidates(app, /*option=*/true));
+    return refuse(app, "an option must be one of this command's", got,
+                  near.empty() ? "" : fmt::format("did you mean {}? ", near));
+  }
+  if (app->get_subcommands(nullptr).empty()) return refuse(app, "a further word must be left out", got);
+  const std::vector<std::string> known = candidates(app, /*option=*/false);
+  const std::string near = nearest(name, known);
+  return refuse(app, fmt::format("the word must be one of {}", fmt::join(known, ", ")), got,
+                near.empty() ? "" : fmt::format("did you mean {}? ", near));
+}
+
+/// What the parser found wrong: an option without its value, or more rarely something else, in its own words.
+int refuse_malformed(const CLI::App& root, const CLI::ParseError& error) {
+  const std::string_view words = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && words.starts_with("--"))
+    return refuse(innermost(&root), fmt::format("{} must have a value", words.substr(0, words.find(':'))), "none");
+  return refuse(innermost(&root), "the command line must be what its help says", fmt::format("'{}'", words));
 }
 
 /// The tool's own errors already begin with its name.
@@ -239,9 +259,7 @@ int run_command_line(std::span<const Verb> verbs, int argc, const char* const* a
       return refuse_unknown(root);
     } catch (const CLI::ParseError& error) {
       if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
-      const std::string path = path_of(innermost(&root));
-      fmt::print(stderr, "{}: {}; see {} --help\n", path, printable(error.what()), path);
-      return int{kUsage};
+      return refuse_malformed(root, error);
     }
     return action ? action() : int{kUsage};
   });
