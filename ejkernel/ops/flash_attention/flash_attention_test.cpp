@@ -2,13 +2,15 @@
 // and kernels that leave something out.
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
+#include "ejkernel/core/log.h"
+#include "ejkernel/core/validate.h"
 #include "ejkernel/ops/flash_attention/attention_problem.h"
 #include "ejkernel/ops/flash_attention/attention_rules_oracle.h"
 #include "ejkernel/ops/flash_attention/flash_attention_cases.h"
@@ -30,6 +32,40 @@ std::string differs(const Tensor& got, const std::vector<double>& expected) {
     return "element " + std::to_string(n) + ": " + std::to_string(x) + ", by the rules " + std::to_string(y);
   }
   return {};
+}
+
+/// Warnings that the library gives while it lives.
+class Warnings {
+ public:
+  Warnings() { set_log(hear, this); }
+  ~Warnings() { set_log(nullptr, nullptr); }
+  std::vector<std::string> texts;
+
+ private:
+  static void hear(LogLevel level, const char* text, void* self) {
+    if (level == LogLevel::warning) static_cast<Warnings*>(self)->texts.emplace_back(text);
+  }
+};
+
+TEST(FlashAttention, sinks_that_are_shared_though_there_is_one_for_each_head_are_warned_of_once) {
+  const auto warnings_of = [](int64_t heads, const Shape& sinks) {
+    const Warnings heard;
+    const Tensor row(nullptr, DType::f32, {1, 2, heads, 8}), aux(nullptr, DType::f32, sinks);
+    check_call(operation<FlashAttention>(),
+               to_array(FlashAttention::Inputs{.query = row, .key = row, .value = row, .softmax_aux = aux}),
+               ParamsBlock::of(FlashAttention::Params()));
+    return heard.texts;
+  };
+  using ::testing::IsEmpty;
+  EXPECT_THAT(warnings_of(4, {4, 1}), IsEmpty()) << "one for each head";
+  EXPECT_THAT(warnings_of(4, {3}), IsEmpty()) << "three for all heads";
+  EXPECT_THAT(warnings_of(1, {1}), IsEmpty()) << "with one head there is no difference";
+  static bool was_warned = false;  // once in a process, also when this test runs again
+  const std::vector<std::string> warnings = warnings_of(4, {4});
+  EXPECT_EQ(warnings.size(), was_warned ? 0u : 1u);
+  EXPECT_THAT(warnings, ::testing::Each(::testing::HasSubstr("one sink per head has shape [num_q_heads, 1]")));
+  was_warned = true;
+  EXPECT_THAT(warnings_of(4, {4}), IsEmpty()) << "it was said";
 }
 
 /// What the masks known from shapes leave, key by key.
