@@ -4,6 +4,7 @@
 #include <array>
 #include <regex>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/runtime/executor.h"
@@ -195,6 +196,18 @@ bool is_well_formed(const Error& error) {
              : std::regex_match(text, reasons) || std::regex_match(text, device);
 }
 
+/// Every variable with what most of them refuse.
+void malformed_environments(Tally& tally) {
+  for (const environment::Variable& variable : environment::variables())
+    for (const char* value : {"?", " ", "-1e99", "a b", "\"", "99999999999999999999", "../x"}) {
+      try {
+        environment::parse([&](const char* name) { return variable.name == name ? value : nullptr; });
+      } catch (const Error& error) {
+        tally.add(is_well_formed(error) ? "" : error.what());
+      }
+    }
+}
+
 }  // namespace
 
 /// n calls refused with a typed error; anything but that and success is a failure (and a sanitizer ends the process).
@@ -219,6 +232,7 @@ RowResult wrong_calls(const RowRequest& request) {
 
 RowResult error_quality(const RowRequest& request) {
   Tally tally;
+  malformed_environments(tally);
   count_trials(request.n, tally, [&](int64_t i) {
     WrongCall wrong(operation_of_trial(i), request.seed * 1000003 + static_cast<uint64_t>(i));
     try {
