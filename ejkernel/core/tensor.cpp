@@ -5,6 +5,7 @@
 
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/out_of_memory.h"
 #include "ejkernel/core/validate.h"
 
 namespace ejk {
@@ -194,7 +195,7 @@ void set(const Tensor& tensor, int64_t flat_index, double value) {
   store_from_double(tensor.data, tensor.dtype, element_offset(tensor, flat_index), value);
 }
 
-Array::Array(DType dtype, const Shape& shape, Device device, void* stream) : view_(nullptr, dtype, shape, device) {
+Array::Array(DType dtype, const Shape& shape, Device device, void* stream) try : view_(nullptr, dtype, shape, device) {
   const auto bytes = static_cast<size_t>(num_bytes(dtype, shape));
   if (device.kind == DeviceKind::cpu) {
     view_.data = allocate_host(bytes);
@@ -203,6 +204,8 @@ Array::Array(DType dtype, const Shape& shape, Device device, void* stream) : vie
     view_.data = allocate_device(device, bytes, stream);
     owner_ = std::shared_ptr<void>(view_.data, [device, stream](void* block) { free_device(device, block, stream); });
   }
+} catch (const std::bad_alloc&) {  // of the owner's own record
+  throw_out_of_memory();
 }
 
 Array::Array(const Tensor& view, std::shared_ptr<void> owner) : view_(view), owner_(std::move(owner)) {}

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ejkernel/core/operation.h"
+#include "ejkernel/core/out_of_memory.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/runtime/gradient.h"
 #include "ejkernel/runtime/plan.h"
@@ -72,13 +73,15 @@ class Pullback {
       : inputs_(inputs), params_(params), results_(results), options_(std::move(options)) {}
 
   /// Gradients for these cotangents; one that is left out counts as zero.
-  Gradients operator()(const Cotangents& cotangents) const {
+  Gradients operator()(const Cotangents& cotangents) const try {
     const auto inputs = to_array(inputs_);
     const ForwardCall forward{.operation = std::string(Op::kName),
                               .inputs = {inputs.begin(), inputs.end()},
                               .params = ParamsBlock::of(params_),
                               .outputs = api_detail::views(results_)};
     return api_detail::to_results<Gradients>(pull_back(forward, to_array(cotangents), options_));
+  } catch (const std::bad_alloc&) {
+    throw_out_of_memory();
   }
 
  private:
@@ -92,10 +95,12 @@ class Pullback {
 template <class Op>
 std::pair<typename Op::Results, Pullback<Op>> vjp(const typename Op::Inputs& inputs,
                                                   const typename Op::Params& params = {},
-                                                  const CallOptions& options = {}) {
+                                                  const CallOptions& options = {}) try {
   typename Op::Results results = execute<Op>(inputs, params, options);
   Pullback<Op> pullback(inputs, params, results, options);
   return {std::move(results), std::move(pullback)};
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace ejk

@@ -16,6 +16,7 @@
 #include "ejkernel/core/dlpack.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/log.h"
+#include "ejkernel/core/out_of_memory.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/runtime/executor.h"
@@ -75,7 +76,7 @@ ejk_status guarded(Body body) noexcept {
   } catch (const Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::out_of_memory, "ejkernel: an allocation must succeed, got none; free memory and call again");
+    return fail(ErrorCode::out_of_memory, kOutOfMemory);
   } catch (const std::exception& error) {
     return fail(ErrorCode::internal, error.what());
   } catch (...) {

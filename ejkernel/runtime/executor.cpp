@@ -3,6 +3,8 @@
 #include <array>
 #include <optional>
 
+#include "ejkernel/core/out_of_memory.h"
+
 namespace ejk {
 namespace {
 
@@ -43,17 +45,21 @@ static Plan plan_now(const std::shared_ptr<const RegisteredOperation>& operation
 Executor create_default_executor() { return Executor(); }
 
 std::vector<Array> Executor::operator()(std::string_view operation, std::span<const Tensor> inputs,
-                                        const ParamsBlock& params) const {
+                                        const ParamsBlock& params) const try {
   return execute(operation, inputs, params, {.plan = defaults_});
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 Plan Executor::plan(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params) const {
   return Plan::make(operation, inputs, params, defaults_);
 }
 
-Array allocate_workspace(const Plan& plan, void* stream) {
+Array allocate_workspace(const Plan& plan, void* stream) try {
   if (plan.workspace_bytes() == 0) return {};
   return Array(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())}, plan.device(), stream);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void run_with_workspace(const Plan& plan, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
@@ -66,7 +72,7 @@ void run_with_workspace(const Plan& plan, std::span<const Tensor> inputs, std::s
 }
 
 std::vector<Array> execute(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
-                           const CallOptions& options) {
+                           const CallOptions& options) try {
   const auto registered = KernelRegistry::instance().find(operation);
   std::optional<Plan> recent;
   if (!RecentPlans::are_gone) recent = recent_plans.find(*registered, inputs, params, options.plan);
@@ -77,6 +83,8 @@ std::vector<Array> execute(std::string_view operation, std::span<const Tensor> i
   if (!recent && !RecentPlans::are_gone) recent_plans.add(plan);
   view_aliased(plan.outputs(), inputs, outputs);
   return outputs;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace ejk

@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/out_of_memory.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/problem.h"
 
 namespace ejk {
 
 Explanation explain(std::string_view name, std::span<const Tensor> inputs, const ParamsBlock& params,
-                    const PlanOptions& options) {
+                    const PlanOptions& options) try {
   const auto operation = KernelRegistry::instance().find(name);
   const Operation& declaration = *operation->declaration;
   const CheckedCall checked = check_call(declaration, inputs, params);
@@ -38,6 +39,8 @@ Explanation explain(std::string_view name, std::span<const Tensor> inputs, const
     result.error = error.what();
   }
   return result;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::string to_text(const Explanation& e) {

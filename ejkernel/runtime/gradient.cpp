@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/out_of_memory.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/runtime/registry.h"
 
@@ -17,7 +18,7 @@ bool is_required(const TensorField& field, int form) {
 
 }  // namespace
 
-GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> cotangents, void* stream) {
+GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> cotangents, void* stream) try {
   const KernelRegistry& registry = KernelRegistry::instance();
   const Operation& op = *registry.find(forward.operation)->declaration;
   if (op.gradient.empty())
@@ -54,6 +55,8 @@ GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> c
     if (const Dims::Entry* dim = checked.dims.find(field.name)) field.set(call.params.data(), ParamValue(dim->value));
   }
   return call;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::vector<Array> pull_back(const ForwardCall& forward, std::span<const Tensor> cotangents,

@@ -9,6 +9,7 @@
 #include "ejkernel/core/allocator.h"
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/out_of_memory.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
@@ -78,12 +79,14 @@ static int most_threads_of(const CallView& call, const Operation& op, int num_un
 }
 
 Plan Plan::make(std::string_view operation, std::span<const Tensor> inputs, const ParamsBlock& params,
-                const PlanOptions& options) {
+                const PlanOptions& options) try {
   return make(KernelRegistry::instance().find(operation), inputs, params, options);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<const Tensor> inputs,
-                const ParamsBlock& params, const PlanOptions& options) {
+                const ParamsBlock& params, const PlanOptions& options) try {
   if (recording::state.load(std::memory_order_relaxed) == recording::State::unknown) recording::settle();
   if (tracing::state.load(std::memory_order_relaxed) == tracing::State::unknown) tracing::settle();
   auto state = std::make_shared<State>();
@@ -105,9 +108,11 @@ Plan Plan::make(std::shared_ptr<const RegisteredOperation> operation, std::span<
     state->most_threads = most_threads_of({state->inputs, &state->params, outputs},
                                           *state->choice->operation->declaration, state->properties->num_units);
   return Plan(std::move(state));
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
-Plan Plan::on(Device device) const {
+Plan Plan::on(Device device) const try {
   if (device == state_->device) return *this;
   if (device_fingerprint(device) != device_fingerprint(state_->device))
     throw_invalid(operation().name, "the device", fmt::format("be like {}", to_string(state_->device)),
@@ -122,6 +127,8 @@ Plan Plan::on(Device device) const {
                                            *state->properties);
   state->choice = std::move(choice);
   return Plan(std::move(state));
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 /// Equal to the last bit, which tells 0 from -0.
@@ -150,7 +157,7 @@ bool Plan::serves(const RegisteredOperation& operation, std::span<const Tensor> 
          s.properties == &device_properties(s.device) && still_runs_here(*s.choice, *s.properties);
 }
 
-void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunOptions& options) const {
+void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunOptions& options) const try {
   const State& s = *state_;
   check_buffers(operation(), inputs, outputs, s.checked.outputs, s.inputs);
   if (options.workspace.size() < s.workspace_bytes)
@@ -176,6 +183,8 @@ void Plan::run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, 
                          .device = s.properties});
   if (s.device.kind == DeviceKind::cuda && environment::sync() && !cuda::is_capturing(s.device, options.stream))
     synchronize(s.device, options.stream);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 const Operation& Plan::operation() const { return *state_->choice->operation->declaration; }
@@ -193,7 +202,7 @@ ChooseRequest Plan::request() const { return state_->request_for(state_->choice-
 
 Work Plan::work() const { return operation().work({state_->inputs, &state_->params, state_->output_specs()}); }
 
-std::vector<Array> Plan::allocate_outputs(void* stream) const {
+std::vector<Array> Plan::allocate_outputs(void* stream) const try {
   const Device device = state_->device;
   std::vector<Array> arrays;
   arrays.reserve(state_->checked.outputs.size());
@@ -212,6 +221,8 @@ std::vector<Array> Plan::allocate_outputs(void* stream) const {
     }
   }
   return arrays;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void view_aliased(std::span<const OutputSpec> specs, std::span<const Tensor> inputs, std::vector<Array>& outputs) {
