@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <vector>
 
 #include "ejkernel/core/store.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/testing/temporary_folder.h"
@@ -71,6 +73,22 @@ TEST_F(TunerOnGpu, the_first_call_is_tuned_where_the_policy_allows_it_and_the_ne
   const Tier next = forward(true).choice().tier;
   EXPECT_EQ(next, first == Tier::autotune ? Tier::store : Tier::heuristics);
   EXPECT_EQ(seconds_spent_tuning(), spent);
+}
+
+TEST_F(TunerOnGpu, a_call_in_a_capture_is_run_as_it_is_and_tuned_on_its_own_data_behind_it) {
+  if (device_properties(kGpu).compute_capability != 90) GTEST_SKIP() << "not a Hopper GPU";
+  const Array q = Array::zeros(DType::bf16, {1, 512, 4, 64}, kGpu);
+  synchronize(kGpu);
+  const FlashAttention::Inputs inputs = {.query = q, .key = q, .value = q};
+  const cuda::Stream stream(kGpu);
+  const CallOptions options = {.plan = {.policy = Policy{}}, .stream = stream};
+  const double before = seconds_spent_tuning();
+  std::vector<FlashAttention::Results> kept;
+  const cuda::Graph graph(stream, [&] { kept.push_back(execute<FlashAttention>(inputs, {.causal = true}, options)); });
+  EXPECT_EQ(seconds_spent_tuning(), before);
+  execute<FlashAttention>(inputs, {.causal = true}, options);
+  EXPECT_GT(seconds_spent_tuning(), before);
+  stream.synchronize();
 }
 
 }  // namespace
