@@ -455,7 +455,9 @@ void set_param(const Operation& op, ParamsBlock& params, std::string_view name, 
   for (const ParamField& field : op.params) {
     if (field.name != name) continue;
     if (field.set(params.data(), value)) return;
-    throw_invalid(op.name, name, expected_of(field), to_string(value), "see the operation's page for its parameters");
+    const std::string got = to_string(value);
+    throw_invalid(op.name, name, expected_of(field), got.empty() ? "an empty text" : got,
+                  "see the operation's page for its parameters");
   }
   std::string known;
   for (const ParamField& field : op.params) known += fmt::format("{}{}", known.empty() ? "" : ", ", field.name);

@@ -215,7 +215,7 @@ std::string plan_json(const Plan& plan, int indent) {
 ConfigValues config_values_from_json(std::string_view operation, std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   const std::string fix = "for example {\"block_q\": 64}";
-  if (!json.is_object()) throw_invalid(operation, "the config", "be a JSON object", std::string(text), fix);
+  if (!json.is_object()) throw_invalid(operation, "the config", "be a JSON object", "'" + std::string(text) + "'", fix);
   ConfigValues values;
   for (const auto& [field, value] : json.items()) {
     const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX};
