@@ -171,7 +171,7 @@ void print_speed(const MiniLm& model, const WordPiece& tokeniser, const std::vec
 
 void print_next_steps() {
   std::printf(
-      "\nNext:\n"
+      "Next:\n"
       "  ./dev bench flash_attention                shapes of known models, against this machine's peak\n"
       "  build/release/bin/ejk tune grouped_matmul  configs that beat the heuristics' here; the store keeps them\n"
       "  build/release/bin/ejk check --seconds 30   random problems against float64\n"
