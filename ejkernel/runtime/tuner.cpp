@@ -247,17 +247,17 @@ std::vector<CandidateReport> reports_of(std::span<const ConfigBlock> candidates,
   return reports;
 }
 
-/// The fastest against the heuristic's config, interleaved. Why it is out, empty when it is not.
-std::string run_heat(size_t fastest, double seconds, TuningLab& lab, Comparison& comparison) {
+/// A candidate against the heuristic's config, interleaved. Why it is out; empty: it is not.
+std::string run_heat(size_t one, double seconds, TuningLab& lab, Comparison& comparison) {
   bool failed = false;
   const auto sampler = [&](size_t candidate) -> Sampler {
     return [&, candidate] {
-      const double seconds = lab.sample(candidate);
-      failed = failed || seconds < 0;
-      return std::max(seconds, 1e-12);
+      const double took = lab.sample(candidate);
+      failed = failed || took < 0;
+      return std::max(took, 1e-12);
     };
   };
-  comparison = compare(sampler(0), sampler(fastest),
+  comparison = compare(sampler(0), sampler(one),
                        {.max_seconds = std::max(0.0, seconds), .spread = kMargin / 4, .confidence = 0.99});
   return failed ? "it failed while it was timed" : "";
 }
@@ -292,17 +292,17 @@ template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is as
 void run_last_heats(std::vector<Finalist> finalists, double until, Device device, int num_places, LabIn&& lab_in,
                     TuneReport& report) {
   const auto rejected = [&](const Finalist& f) -> std::string& { return report.candidates[f.at].rejected; };
+  Lab* lab = nullptr;
   for (int place = 0; place < num_places && !finalists.empty(); ++place) {
-    Lab& lab = lab_in(place);
-    const std::string why = lab.begin();
-    size_t heats = finalists.size() * static_cast<size_t>(num_places - place);
+    lab = &lab_in(place);
+    const std::string why = lab->begin();
+    size_t heats_to_come = finalists.size() * static_cast<size_t>(num_places - place);
     std::vector<Finalist> left;
     for (Finalist f : finalists) {
       Comparison comparison;
-      if (rejected(f) = why; why.empty()) rejected(f) = lab.lab().admit(f.at);
-      if (rejected(f).empty())
-        rejected(f) = run_heat(f.at, (until - now_seconds()) / static_cast<double>(heats), lab.lab(), comparison);
-      --heats;
+      rejected(f) = why.empty() ? lab->lab().admit(f.at) : why;
+      const double share = (until - now_seconds()) / static_cast<double>(heats_to_come--);
+      if (rejected(f).empty()) rejected(f) = run_heat(f.at, share, lab->lab(), comparison);
       if (place == 0 || comparison.ratio.high > f.worst.ratio.high) f.worst = comparison;
       report.comparison = f.worst;
       if (!rejected(f).empty() || !is_faster(comparison, device)) continue;
@@ -310,15 +310,15 @@ void run_last_heats(std::vector<Finalist> finalists, double until, Device device
       left.push_back(f);
     }
     finalists = std::move(left);
-    if (place < num_places - 1 || finalists.empty()) continue;
-    const Finalist best =
-        *std::min_element(finalists.begin(), finalists.end(),
-                          [](const Finalist& a, const Finalist& b) { return a.log_ratio < b.log_ratio; });
-    report.comparison = best.worst;
-    for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab.lab().admit(best.at);
-    report.faster = rejected(best).empty();
-    if (report.faster) report.best = report.candidates[best.at].config;
   }
+  if (finalists.empty()) return;
+  const Finalist best = *std::min_element(finalists.begin(), finalists.end(), [](const Finalist& a, const Finalist& b) {
+    return a.log_ratio < b.log_ratio;
+  });
+  report.comparison = best.worst;
+  for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab->lab().admit(best.at);
+  report.faster = rejected(best).empty();
+  if (report.faster) report.best = report.candidates[best.at].config;
 }
 
 void log_report(const Plan& plan, const TuneReport& report) {
@@ -392,11 +392,10 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
   const Plan tried = given.empty() ? affordable(plan, options) : plan;
   const HostInputs inputs = inputs_of(tried, given, options.seed);
   Lab first_place(tried, inputs.tensors, candidates, options, began + (1 - kLastHeat) * options.budget_seconds);
-  TuningLab& chosen = first_place.lab();
   if (const std::string why = first_place.begin(); !why.empty())
     throw Unsupported(
         fmt::format("{}: kernel {} cannot be tuned: its heuristic's config fails: {}", op, kernel.name, why));
-  ReportingLab lab(chosen, plan, candidates, options);
+  ReportingLab lab(first_place.lab(), plan, candidates, options);
   const Start start = start_of(plan, candidates);
   const SearchResult found = options.verify_only
                                  ? admit_all(candidates.size(), lab)
