@@ -65,7 +65,8 @@ double rms_of(const Tensor& t) {
   return all.finite > 0 ? std::sqrt(all.squares / static_cast<double>(all.finite)) : 0;
 }
 
-/// The first element further from `wanted` than `slack` allows; none: -1. NaN equals NaN.
+/// The first element further from `wanted` than `slack` allows; none: -1. NaN equals NaN, and to an infinity nothing is
+/// near but itself.
 int64_t first_difference(const Tensor& got, const Tensor& wanted, double slack) {
   const double least = slack * rms_of(wanted);
   std::vector<int64_t> found(static_cast<size_t>(got.num_elements() / kTaskElements + 1), -1);
@@ -73,7 +74,7 @@ int64_t first_difference(const Tensor& got, const Tensor& wanted, double slack) 
     for_parts_of(got, [&](int64_t task, int64_t first, int64_t last) {
       for (int64_t n = first; n < last; ++n) {
         const double x = read(got.data, n), y = read(wanted.data, n);
-        if (std::abs(x - y) <= std::max(slack * std::abs(y), least)) continue;
+        if (std::isfinite(y) && std::abs(x - y) <= std::max(slack * std::abs(y), least)) continue;
         if (x != y && !(std::isnan(x) && std::isnan(y))) {
           found[static_cast<size_t>(task)] = n;
           return;

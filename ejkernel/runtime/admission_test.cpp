@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/toy_tunable.h"
@@ -62,6 +63,24 @@ TEST(Admission, of_a_gpu_results_are_compared_where_the_host_can_read_them) {
   EXPECT_FALSE(proving.equals(expected));
   EXPECT_EQ(proving.run(ones), "");
   EXPECT_TRUE(proving.equals(expected));
+}
+
+TEST(Admission, nothing_is_near_an_infinity_but_itself) {
+  const KernelRegistry::Batch batch((register_toys(), KernelRegistry::instance()));
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyTunable>(), 10000);
+  ToyTunable::by_default = {};
+  Array x = Array::zeros(DType::f32, {2, 4});
+  set(x, 3, std::numeric_limits<double>::infinity());
+  const Toy::Inputs inputs{.x = x};
+  const Plan up = plan<Toy>(inputs, {.scale = 2, .shift = 1}, {.kernel = "tunable"});
+  const Plan down = plan<Toy>(inputs, {.scale = -2, .shift = 1}, {.kernel = "tunable"});
+  const auto tensors = to_array(inputs);
+  Proving proving(up, tensors);
+  EXPECT_EQ(proving.run(up), "");
+  const std::vector<Array> expected = proving.results();
+  EXPECT_EQ(proving.differs_from(expected), "");
+  EXPECT_EQ(proving.run(down), "");
+  EXPECT_EQ(proving.differs_from(expected), "it is wrong: element 3 of output 0 is -inf, not inf");
 }
 
 }  // namespace
