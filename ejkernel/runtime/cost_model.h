@@ -25,7 +25,8 @@ ConfigBlock heuristic_that_fits(const KernelInfo& kernel, const CallView& call, 
 inline constexpr double kHopeless = 2;
 
 /// Why each candidate is not to be tried; empty: it is. The first, the heuristic's, always is, and so are all of a
-/// kernel that counts nothing.
+/// kernel that counts nothing. What code takes of registers, and so how many threads may share a block of it, is known
+/// once it is compiled: that is the device's to refuse, at admission.
 EJK_API std::vector<std::string> hopeless(const KernelInfo& kernel, const CallView& call,
                                           const DeviceProperties& device, const Peaks& peaks,
                                           std::span<const ConfigBlock> candidates);
