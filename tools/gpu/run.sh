@@ -96,6 +96,13 @@ part_sweep() {
     block_k=64,80,112,128,144,160 stages=2,4,6 lazy_rescale=0,1 "$@"
 }
 
+# header COMMAND: what the lines after it were measured with, as a line of JSON.
+header() {
+  printf '{"date": "%s", "commit": "%s", "gpu": "%s", "processor": "%s", "threads": %d, "command": "%s"}\n' "$(date -u +%F)" \
+    "$commit" "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)" \
+    "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$1"
+}
+
 # Into a store of its own, from which the archive is made.
 part_tune() {
   local grid name failed=0
@@ -103,9 +110,11 @@ part_tune() {
   rm -rf "$EJKERNEL_CACHE_DIR" "$out"/tuned*
   for grid in "$here"/grids/*.jsonl; do
     name=$(basename "$grid" .jsonl)
-    "$ejk" tune --recorded "$grid" --budget 10 --json "$@" >"$out/tuned_$name.jsonl" || failed=1
+    header "ejk tune --recorded grids/$name.jsonl --budget 10 --json $*" >"$out/tuned_$name.jsonl"
+    "$ejk" tune --recorded "$grid" --budget 10 --json "$@" >>"$out/tuned_$name.jsonl" || failed=1
   done
   for name in mean_pooling mean_pooling_backward; do
+    header "ejk tune $name --device cuda --budget 10" >>"$out/tuned_cuda_mean_pooling.txt"
     "$ejk" tune "$name" --device cuda --budget 10 >>"$out/tuned_cuda_mean_pooling.txt" || failed=1
   done
   "$ejk" cache export --configs "$out/tuned.ejk" || failed=1
