@@ -141,7 +141,10 @@ TEST(EjkTool, bench_shows_the_hosts_overhead) {
     EXPECT_GT(figure["seconds"], 0);
     EXPECT_EQ(figure["met"], figure["seconds"] <= figure["target"]);
   }
-  EXPECT_THAT(timed, ::testing::IsSupersetOf({"plan.run", "ejk_plan_run", "execute", "find", "put"}));
+  EXPECT_THAT(timed, ::testing::IsSupersetOf({"plan.run", "ejk_plan_run", "execute", "hit", "find", "put"}));
+  EXPECT_FALSE(json["device"]["product"].get<std::string>().empty());
+  EXPECT_THAT(json["date"].get<std::string>(), ::testing::MatchesRegex("20..-..-.."));
+  EXPECT_NE(json["commit"], "") << "or unknown, outside of a tree";
 }
 
 TEST(EjkTool, bench_times_the_first_plan_of_a_process) {

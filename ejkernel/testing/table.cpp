@@ -195,6 +195,11 @@ std::vector<RowStatus> table_status(const fs::path& root) {
   return all;
 }
 
+std::string commit_at(const fs::path& folder) {
+  const GitAnswer answer = git(folder, {"describe", "--always", "--dirty=+changes", "--exclude=*", "--abbrev=12"});
+  return answer.ok ? answer.text : "unknown";
+}
+
 fs::path find_tree(const fs::path& from) {
   for (fs::path folder = fs::absolute(from);; folder = folder.parent_path()) {
     std::error_code ignored;

@@ -83,6 +83,9 @@ RowStatus row_status(const Row& row, const std::filesystem::path& root);
 /// All of them, by id.
 std::vector<RowStatus> table_status(const std::filesystem::path& root);
 
+/// What git says is checked out there, with "+changes" when files of it differ; "unknown" where git knows of none.
+std::string commit_at(const std::filesystem::path& folder);
+
 /// The tree that holds the records: `from` or the nearest folder above it. Throws InvalidArgument when there is none.
 std::filesystem::path find_tree(const std::filesystem::path& from);
 

@@ -70,6 +70,13 @@ class ReliabilityTable : public ::testing::Test {
   Row row{.id = "T-99", .category = "", .figure = "", .target = 10, .depends_on = {"kernels"}, .preset = this_preset()};
 };
 
+TEST_F(ReliabilityTable, names_the_commit_of_a_folder_and_whether_it_is_that) {
+  EXPECT_THAT(commit_at(root / "kernels"), ::testing::MatchesRegex("[0-9a-f]{12}"));
+  write("README.md", "changed");
+  EXPECT_THAT(commit_at(root), ::testing::MatchesRegex("[0-9a-f]{12}[+]changes"));
+  EXPECT_EQ(commit_at(root / ".."), "unknown");
+}
+
 TEST_F(ReliabilityTable, a_row_without_a_record_is_missing) {
   EXPECT_EQ(state(), RowState::missing);
   for (const char* text : {"", "no JSON", "[]", "{}", R"({"id": "T-99"})"}) {

@@ -1,9 +1,12 @@
 // ejk bench --overhead: what a call costs the host before a kernel has anything to do. On the host the problems have no
-// elements, and the store's own calls stand beside them; on a GPU they are as small as a kernel gets, and beside them
-// stands the driver's launch of an empty kernel.
+// elements, and the memory tier's and the store's own calls stand beside them; on a GPU they are as small as a kernel
+// gets, and beside them stands the driver's launch of an empty kernel.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <variant>
@@ -12,15 +15,20 @@
 #include <nlohmann/json.hpp>
 
 #include "ejkernel/c_api.h"
+#include "ejkernel/core/digest.h"
 #include "ejkernel/core/dlpack.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/store.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/core/version.h"
 #include "ejkernel/platform/cuda/program.h"
 #include "ejkernel/platform/cuda/stream.h"
+#include "ejkernel/runtime/clock_cache.h"
+#include "ejkernel/runtime/config.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/executor.h"
 #include "ejkernel/runtime/registry.h"
+#include "ejkernel/testing/table.h"
 #include "tools/ejk/bench.h"
 #include "tools/ejk/print.h"
 #include "tools/ejk/scratch_folder.h"
@@ -225,10 +233,46 @@ void measure_store(const Stopwatch& stopwatch, Json& figures) {
   figures.push_back(figure("(the store)", "put", stopwatch.time_of([&](int64_t) { store.put(key, record); }), kPut));
 }
 
+/// Seconds that the memory tier may take to find a config.
+constexpr double kHit = 100e-9;
+
+/// A cache as the memory tier has it, full, and as many of its problems in turn as a model has.
+void measure_memory_tier(const Stopwatch& stopwatch, Json& figures) {
+  constexpr size_t kConfigs = 16384, kProblems = 64;
+  struct Config {
+    int block_q = 64, block_k = 64, stages = 2;
+  };
+  ClockCache<std::optional<ConfigBlock>> cache(kConfigs);
+  std::vector<std::string> keys;
+  std::vector<uint64_t> hashes;
+  for (size_t i = 0; i < kConfigs; ++i) {
+    keys.push_back(fmt::format("{:0>400}", i));  // equal up to their ends, as those of one operation nearly are
+    hashes.push_back(digest_of(keys.back()).low);
+    cache.put(hashes.back(), keys.back(), ConfigBlock::of(Config()));
+  }
+  const size_t first = kConfigs - kProblems;
+  const auto find = [&](int64_t i) {
+    const size_t at = first + static_cast<size_t>(i) % kProblems;
+    if (!cache.find(hashes[at], keys[at])) throw Internal("ejk: bench --overhead: the cache lost what was put last");
+  };
+  figures.push_back(figure("(the memory tier)", "hit", stopwatch.time_of(find), kHit));
+}
+
 bool has_kernel_for(const std::string& operation, Device device) {
   const auto& kernels = KernelRegistry::instance().find(operation)->kernels;
   return std::any_of(kernels.begin(), kernels.end(),
                      [&](const auto& kernel) { return serves(kernel->backend, device); });
+}
+
+/// With where and of what the figures are: of the tree that stands here, or of a version where none does.
+Json report_json(Device device, const Json& figures) {
+  const DeviceProperties& properties = device_properties(device);
+  return {{"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
+          {"commit", testing::commit_at(std::filesystem::current_path())},
+          {"version", kVersion},
+          {"compiler", kCompiler},
+          {"device", {{"product", properties.product}, {"architecture", properties.architecture}}},
+          {"overhead", figures}};
 }
 
 }  // namespace
@@ -248,7 +292,10 @@ int bench_overhead(const BenchFlags& flags) {
     if (!forward_of(operation).empty() || !has_kernel_for(operation, device)) continue;
     measure_operation(operation, stopwatch, targets, figures);
   }
-  if (device.kind == DeviceKind::cpu && flags.call.operation.empty()) measure_store(stopwatch, figures);
+  if (device.kind == DeviceKind::cpu && flags.call.operation.empty()) {
+    measure_memory_tier(stopwatch, figures);
+    measure_store(stopwatch, figures);
+  }
   bool met = true;
   Table table("llrrrl", " | ");
   table.add({"operation", device.kind == DeviceKind::cpu ? "call of no elements" : "smallest call", "ns", "±",
@@ -261,7 +308,7 @@ int bench_overhead(const BenchFlags& flags) {
                f["met"].get<bool>() ? "met" : "missed"});
   }
   if (flags.json)
-    fmt::print("{}\n", Json{{"overhead", figures}}.dump(2));
+    fmt::print("{}\n", report_json(device, figures).dump(2));
   else
     fmt::print("{}", table.text());
   return met ? kOk : kFailed;
