@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Decode attention on the host: caches of pages and contiguous ones, bf16 and int8, beside torch's
+"""Decode attention on the host: caches of pages and contiguous ones, bf16 and codes, beside torch's
 scaled_dot_product_attention of one query row; and a prefill over pages beside flash_attention. One process, one thread
 count, interleaved.
 
   ./dev peers cpu_decode                  everything
   ./dev peers cpu_decode --cell llama     only this one
 
-"Of read" is of the bandwidth that `ejk bench --peaks` measures before the first and after the last cell: the bytes of
-keys and values in use, once. Pages hold 16 tokens and lie in random order.
+"Of read" is of the larger bandwidth of those that `ejk bench --peaks` measures before the first and after the last cell:
+the bytes of keys and values in use and of their scales, once. Pages hold 16 tokens and lie in random order.
 """
 
 import argparse
@@ -38,10 +38,30 @@ CELLS = [
 PREFILL = dict(rows=2048, q_heads=16, kv_heads=8, dim=128)
 
 
-def codes(x):
-    """int8 codes and their one scale."""
-    scale = x.float().abs().max() / 127
-    return (x.float() / scale).round().to(torch.int8), scale.reshape(())
+# Caches of codes: the dtype, its largest number, and how many elements share a scale; None: all of the tensor.
+CODES = {
+    "int8": (torch.int8, 127, None),
+    "int8 per slot and head": (torch.int8, 127, 128),
+    "int8 groups of 32": (torch.int8, 127, 32),
+    "e4m3": (torch.float8_e4m3fn, 448, None),
+    "int4 groups of 32": ("int4", 7, 32),
+}
+# Relative L2 errors that these caches may have beside bf16, of normal numbers.
+MOST_ERROR = {"int8": 0.1, "e4m3": 0.1, "int4": 0.3}
+
+
+def codes(x, dtype, largest, group):
+    """Codes of [..., dim] and their scales. Two codes of int4 lie in a byte, the even one in its low half."""
+    grouped = x.float().reshape(1, -1) if group is None else x.float().unflatten(-1, (-1, group))
+    scale = grouped.abs().amax(-1, keepdim=True) / largest
+    numbers = (grouped / scale).reshape(x.shape)
+    scale = scale.reshape(()) if group is None else scale.squeeze(-1)
+    if dtype == torch.float8_e4m3fn:
+        return numbers.to(dtype), scale
+    whole = numbers.round().to(torch.int8)
+    if dtype != "int4":
+        return whole, scale
+    return (whole[..., ::2] & 15) | (whole[..., 1::2] << 4), scale
 
 
 def paged(x):
@@ -51,7 +71,8 @@ def paged(x):
     order = torch.randperm(len(pages))
     table = torch.empty(len(pages), dtype=torch.int32)
     table[order] = torch.arange(len(pages), dtype=torch.int32)
-    return pages[order].contiguous(), table.reshape(sequences, tokens // PAGE)
+    in_order = pages.contiguous().view(torch.uint8)[order].view(x.dtype)  # as bytes: torch does not index every dtype
+    return in_order, table.reshape(sequences, tokens // PAGE)
 
 
 class Decode:
@@ -63,53 +84,67 @@ class Decode:
         self.query = torch.randn(sequences, q_heads, dim).bfloat16()
         self.key = torch.randn(sequences, tokens, kv_heads, dim).bfloat16()
         self.value = torch.randn(sequences, tokens, kv_heads, dim).bfloat16()
-        self.bytes = {"bf16": 2 * 2 * self.key.numel(), "int8": 2 * self.key.numel()}
+        self.bytes = {}
         lengths = torch.full((sequences,), tokens, dtype=torch.int32)
         self.peers, self.outs = [], {}
         ragged = dict(sequence_start=torch.zeros_like(lengths), sequence_end=lengths)
         self.add(library, "contiguous bf16", "ragged_decode_attention", dict(key=self.key, value=self.value, **ragged))
-        (key_codes, k_scale), (value_codes, v_scale) = codes(self.key), codes(self.value)
-        scales = dict(k_scale=k_scale, v_scale=v_scale)
-        for name, key, value, more in (("pages bf16", self.key, self.value, {}),
-                                       ("pages int8", key_codes, value_codes, scales)):
-            torch.manual_seed(1)
-            key_cache, table = paged(key)
-            torch.manual_seed(1)
-            value_cache, _ = paged(value)
-            self.add(library, name, "page_attention",
-                     dict(key_cache=key_cache, value_cache=value_cache, context_lens=lengths, block_tables=table, **more))
+        used = dict(context_lens=lengths)
+        self.add_pages(library, "pages bf16", dict(key_cache=self.key, value_cache=self.value), used)
+        for name, (dtype, largest, group) in CODES.items():
+            (key_codes, k_scale), (value_codes, v_scale) = (codes(x, dtype, largest, group) for x in (self.key, self.value))
+            scales = dict(k_scale=k_scale, v_scale=v_scale)
+            packed = ("key_cache", "value_cache") if dtype == "int4" else ()
+            self.add_pages(library, f"pages {name}", dict(key_cache=key_codes, value_cache=value_codes) | (scales if group else {}),
+                           used if group else used | scales, packed)
         rows = self.query.unsqueeze(2)
         keys, values = self.key.transpose(1, 2), self.value.transpose(1, 2)
         self.peers.append(measure.Peer("torch", lambda: torch.nn.functional.scaled_dot_product_attention(
             rows, keys, values, enable_gqa=q_heads != kv_heads)))
 
-    def add(self, library, name, operation, inputs):
+    def add_pages(self, library, name, by_token, others, packed=()):
+        """Tensors [sequences, tokens, ...] in pages, all in one order."""
+        pages = {}
+        for argument, x in by_token.items():
+            torch.manual_seed(1)
+            pages[argument], table = paged(x)
+        self.add(library, name, "page_attention", dict(**pages, block_tables=table, **others), packed)
+
+    def add(self, library, name, operation, inputs, packed=()):
         out = self.outs[name] = torch.empty_like(self.query)
-        plan = Plan(library, operation, dict(query=self.query, **inputs), {"out": out}, {})
+        plan = Plan(library, operation, dict(query=self.query, **inputs), {"out": out}, {}, int4=packed)
         self.peers.append(measure.Peer(name, plan.run))
+        self.bytes[name] = sum(x.nbytes for argument, x in inputs.items() if argument.startswith(("key", "value", "k_", "v_")))
 
     def check(self, cell):
         theirs = self.peers[-1].result.squeeze(2).float()
         for name, out in self.outs.items():
             error = ((out.float() - theirs).norm() / theirs.norm()).item()
-            if not error < (0.1 if "int8" in name else 0.02):
+            if not error < next((most for code, most in MOST_ERROR.items() if code in name), 0.02):
                 sys.exit(f"cpu_decode.py: {cell[0]}: {name} differs from torch by {error:.1e} (relative L2)")
 
 
-def measure_decode(library, cell, seconds, peak):
+def measure_decode(library, cell, seconds):
     data = Decode(library, cell)
     times = measure.compare(data.peers, seconds)
     data.check(cell)
     at = {name: t["seconds"] for name, t in times.items()}
+    data.bytes["torch"] = data.bytes["contiguous bf16"]
     row = dict(cell=cell[0], shape=cell[1:], bytes=data.bytes, times=times,
-               of_read={name: data.bytes["int8" if "int8" in name else "bf16"] / at[name] / peak["peak_read_bytes"]
-                        for name in at},
                pages_over_contiguous=at["pages bf16"] / at["contiguous bf16"],
-               bf16_over_int8=at["pages bf16"] / at["pages int8"], torch_over_pages=at["torch"] / at["pages bf16"])
-    print(f"{cell[0]:28s} " + "   ".join(f"{name} {1e3 * t:.2f} ms ({100 * row['of_read'][name]:.0f} % of read)" for name, t in at.items()))
-    print(f"{'':28s} pages take {row['pages_over_contiguous']:.3f} of contiguous, bf16 {row['bf16_over_int8']:.2f} of int8, "
-          f"torch {row['torch_over_pages']:.2f} of pages", flush=True)
+               bf16_over_codes={name: at["pages bf16"] / at[f"pages {name}"] for name in CODES},
+               torch_over_pages=at["torch"] / at["pages bf16"])
+    print(f"{cell[0]:28s} " + "   ".join(f"{name} {1e3 * t:.2f} ms" for name, t in at.items()))
+    print(f"{'':28s} pages take {row['pages_over_contiguous']:.3f} of contiguous, torch {row['torch_over_pages']:.2f} of pages; "
+          "bf16 takes " + ", ".join(f"{ratio:.2f} of {name}" for name, ratio in row["bf16_over_codes"].items()), flush=True)
     return row
+
+
+def add_shares(rows, read):
+    """Of rows of decode: which part of the read bandwidth each call reaches."""
+    for row in rows:
+        row["of_read"] = {name: row["bytes"][name] / t["seconds"] / read for name, t in row["times"].items()}
+        print(f"{row['cell']:28s} of read: " + "   ".join(f"{name} {100 * x:.0f} %" for name, x in row["of_read"].items()))
 
 
 def measure_prefill(library, seconds):
@@ -149,10 +184,12 @@ def main():
     library, peak = Library(args.library), peaks(args.library)
     print(f"{peak['device']['product']}, {THREADS} threads, {peak['peak_read_bytes'] / 1e9:.1f} GB/s read; torch "
           f"{torch.__version__}, ejkernel {library.version()}\n")
-    rows = [measure_decode(library, cell, args.seconds, peak) for cell in CELLS if cell[0] in args.cell]
-    rows.append(measure_prefill(library, args.seconds))
+    rows = [measure_decode(library, cell, args.seconds) for cell in CELLS if cell[0] in args.cell]
+    prefill = measure_prefill(library, args.seconds)
     again = peaks(args.library)["peak_read_bytes"]
     print(f"read bandwidth after the last cell: {again / 1e9:.1f} GB/s")
+    add_shares(rows, max(peak["peak_read_bytes"], again))  # a disturbed one is too low
+    rows.append(prefill)
     if args.json:
         measure.write(args.json, dict(date=time.strftime("%Y-%m-%d"), commit=commit(), version=library.version(),
                                       torch=torch.__version__, num_threads=THREADS, settings=SETTINGS, peaks=peak,

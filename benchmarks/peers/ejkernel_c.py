@@ -50,16 +50,21 @@ class _RunOptions(ctypes.Structure):
 
 
 _DEVICES = {"cpu": 1, "cuda": 2}
-_DTYPES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.int32: (0, 32), torch.int8: (0, 8)}
+_DTYPES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.int32: (0, 32), torch.int8: (0, 8),
+           torch.float8_e4m3fn: (10, 8)}
+_INT4 = (0, 4)
 
 
-def _named(tensors):
-    """The ctypes array of named tensors, and everything it points at."""
+def _named(tensors, int4=()):
+    """The ctypes array of named tensors, and everything it points at. Those in `int4` are bytes of two codes each."""
     keep, array = [], (_NamedTensor * len(tensors))()
     for i, (name, t) in enumerate(tensors.items()):
-        code, bits = _DTYPES[t.dtype]
+        code, bits = _INT4 if name in int4 else _DTYPES[t.dtype]
         shape = (ctypes.c_int64 * t.dim())(*t.shape)
         strides = (ctypes.c_int64 * t.dim())(*t.stride())
+        if name in int4:
+            shape[-1] *= 2
+            strides[:-1] = [2 * stride for stride in strides[:-1]]
         device = _Device(_DEVICES[t.device.type], t.device.index or 0)
         dl = _DLTensor(t.data_ptr(), device, t.dim(), _DataType(code, bits, 1), shape, strides, 0)
         array[i] = _NamedTensor(name.encode(), ctypes.pointer(dl))
@@ -87,9 +92,9 @@ class Library:
 class Plan:
     """One planned call. `run()` computes the outputs, which are the caller's; the workspace is the plan's own."""
 
-    def __init__(self, library, operation, inputs, outputs, params, config=None, kernel=None):
+    def __init__(self, library, operation, inputs, outputs, params, config=None, kernel=None, int4=()):
         self.library, self.c = library, library.c
-        self.inputs, self._keep_inputs = _named(inputs)
+        self.inputs, self._keep_inputs = _named(inputs, int4)
         self.outputs, self._keep_outputs = _named(outputs)
         options = _PlanOptions(ctypes.sizeof(_PlanOptions))
         options.kernel = kernel.encode() if kernel else None
