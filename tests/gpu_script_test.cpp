@@ -45,6 +45,7 @@ TEST_F(GpuScript, runs_the_parts_in_order_and_keeps_their_logs) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("== tests: done"), HasSubstr("== bench: done")));
   EXPECT_THAT(read_text(out + "/tests.log"), HasSubstr("ejkernel_device_tests --gtest_brief=1"));
   EXPECT_THAT(read_text(out + "/bench.log"), HasSubstr("ejk bench flash_attention --device cuda"));
+  EXPECT_THAT(read_text(out + "/cuda_overhead.json"), HasSubstr("ejk bench --overhead --device cuda --json"));
 }
 
 TEST_F(GpuScript, hands_arguments_to_the_only_part) {

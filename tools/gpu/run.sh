@@ -74,7 +74,8 @@ part_check() {
 part_bench() {
   local operation failed=0 dense=(--dtype bf16 --q_len 4096 --num_q_heads 16 --head_dim 128)
   "$ejk" bench --peaks --device cuda || failed=1
-  "$ejk" bench --overhead --device cuda || failed=1
+  "$ejk" bench --overhead --device cuda --json >"$out/cuda_overhead.json" || failed=1
+  cat "$out/cuda_overhead.json"
   "$ejk" bench flash_attention "${dense[@]}" --planning --device cuda || failed=1
   "$ejk" bench flash_attention "${dense[@]}" --causal --planning --device cuda || failed=1
   for operation in flash_attention mean_pooling mean_pooling_backward; do
