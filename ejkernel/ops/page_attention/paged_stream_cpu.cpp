@@ -35,122 +35,13 @@
 // After those:
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
 #include "ejkernel/ops/page_attention/paged_stream-inl.h"
+#include "ejkernel/ops/page_attention/paged_stream_rows-inl.h"
 // And after those:
 #include "ejkernel/ops/flash_attention/attention_pages-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
 namespace {
-
-constexpr float kLog2E = 1.44269504088896340736f;
-/// How far a logit may lie above the shift before the shift follows: weights stay below 2^8.
-constexpr float kSlack = 8 / kLog2E;
-/// A block's keys stand in rows of so many places: place p is key p % kColumns * (block / kColumns) + p / kColumns of
-/// the block. A kv head takes a row at once, so that memory is read in kColumns streams, each of them in order.
-constexpr int64_t kColumns = 16;
-
-int64_t row_stride(int64_t value_dim) { return padded(value_dim) + cpu::kMaxLanes; }
-
-/// A row's sums as they lie in a part: values, then shift and sum.
-RowPart row_part(float* row, int64_t value_dim) {
-  float* statistics = row + padded(value_dim);
-  return {.shift = statistics, .sum = statistics + 1, .values = row};
-}
-
-void clear(const RowPart& row, int64_t value_dim) {
-  *row.shift = kNone, *row.sum = 0;
-  std::fill_n(row.values, padded(value_dim), 0.0f);
-}
-
-/// Writes out and lse of one row.
-void finish_row(const PagedCall& call, const RowPart& row, int64_t h, int64_t at, double value_scale) {
-  const Problem& p = call.problem;
-  const bool sees_nothing = *row.sum == 0;  // the largest logit adds at least 2^-8, a NaN adds NaN
-  double lse = p.sinks_lse(h);
-  if (!sees_nothing) {
-    double max = *row.shift;
-    for (int64_t a = 0; a < p.num_sinks; ++a) max = std::max(max, p.sink_at(h, a));
-    double total = *row.sum * std::exp(*row.shift - max);
-    for (int64_t a = 0; a < p.num_sinks; ++a) total += std::exp(p.sink_at(h, a) - max);
-    lse = max + std::log(total);
-  }
-  if (call.lse.present()) call.lse.as<float>()[stat_offset(call.lse, 0, h, at)] = static_cast<float>(lse);
-  if (!call.out.present()) return;
-  if (sees_nothing) std::fill_n(row.values, p.value_dim, 0.0f);
-  const double factor = sees_nothing ? 1 : std::exp(*row.shift - lse) * value_scale;
-  store_row(row.values, static_cast<float>(factor), p.value_dim, call.out.data, call.out.dtype,
-            strides_of(call.out).offset(0, at, h));
-}
-
-/// What a kv head's codes are multiplied by, where that is not per group of elements.
-double head_scale(const Tensor& scale, int64_t kv_head) {
-  return scale.rank() == 4 ? 1 : Problem::scale_at(scale, 0, 0, kv_head);
-}
-
-/// Scales that a slot and kv head has of its own.
-int64_t groups_of(const Tensor& scale) { return scale.rank() == 4 ? scale.shape[3] : 0; }
-
-struct StreamScratch {
-  float* queries;  ///< [kv head][row][padded(head_dim)], or pairs: [padded(units(head_dim))]
-  float* sums;     ///< [kv head][row][row_stride(value_dim)]
-  float* totals;   ///< likewise, of the splits before
-  float* scores;   ///< [kv head][row][stream_block], and in their place weights
-  // Of a block's places: keys; offsets in the two tensors, for this block and the next; where a kv head's rows are.
-  int32_t* key_at;
-  int64_t* key_offsets[2];
-  int64_t* value_offsets[2];
-  const std::byte** keys;
-  const std::byte** values;
-  // Where those rows are, kv head 0's; zeros for what does not exist.
-  const std::byte** key_rows[2];
-  const std::byte** value_rows[2];
-  // Where a slot has scales: where those are, kv head 0's; what a kv head's keys and weights of the block are
-  // multiplied by; and of a row of places, the scales of groups.
-  int64_t* key_scales[2];
-  int64_t* value_scales[2];
-  float* key_factors;
-  float* value_factors;
-  float* group_scales;
-  int32_t* live;  ///< key is seen by some row
-  float* wide_keys;
-  float* wide_values;  ///< rows of floats, where the tensor's own cannot be used
-  float* zeros;
-  Problem::KeyRange* ranges;  ///< of each position
-  int64_t* sink_ends;
-  uint8_t* has_weights;  ///< of a kv head: some weight of the block is not 0
-  uint8_t* tiny_values;  ///< of a kv head, where products may be of pairs
-
-  static StreamScratch carve(const Problem& p, int64_t block, cpu::Carver& carver) {
-    StreamScratch s;
-    const int64_t positions = stream_positions(p), rows = positions * p.num_q_heads;
-    const int64_t wide = std::max(padded(p.head_dim), padded(p.value_dim));
-    s.queries = carver.take<float>(rows * padded(p.head_dim));
-    s.sums = carver.take<float>(rows * row_stride(p.value_dim));
-    s.totals = carver.take<float>(rows * row_stride(p.value_dim));
-    s.scores = carver.take<float>(rows * block);
-    s.key_at = carver.take<int32_t>(block);
-    for (int n = 0; n < 2; ++n) s.key_offsets[n] = carver.take<int64_t>(block);
-    for (int n = 0; n < 2; ++n) s.value_offsets[n] = carver.take<int64_t>(block);
-    s.keys = carver.take<const std::byte*>(kColumns);
-    s.values = carver.take<const std::byte*>(kColumns);
-    for (int n = 0; n < 2; ++n) s.key_rows[n] = carver.take<const std::byte*>(block);
-    for (int n = 0; n < 2; ++n) s.value_rows[n] = carver.take<const std::byte*>(block);
-    for (int n = 0; n < 2; ++n) s.key_scales[n] = carver.take<int64_t>(block);
-    for (int n = 0; n < 2; ++n) s.value_scales[n] = carver.take<int64_t>(block);
-    s.key_factors = carver.take<float>(block);
-    s.value_factors = carver.take<float>(block);
-    s.group_scales = carver.take<float>(kColumns * std::max(groups_of(p.k_scale), groups_of(p.v_scale)));
-    s.live = carver.take<int32_t>(block);
-    s.wide_keys = carver.take<float>(kColumns * padded(p.head_dim));
-    s.wide_values = carver.take<float>(kColumns * padded(p.value_dim));
-    s.zeros = carver.take<float>(wide);
-    s.ranges = carver.take<Problem::KeyRange>(positions);
-    s.sink_ends = carver.take<int64_t>(positions);
-    s.has_weights = carver.take<uint8_t>(p.num_kv_heads);
-    s.tiny_values = carver.take<uint8_t>(p.num_kv_heads);
-    return s;
-  }
-};
 
 class Stream {
  public:
