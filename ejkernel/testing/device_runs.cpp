@@ -18,19 +18,6 @@
 namespace ejk::testing {
 namespace {
 
-/// A legal config for the problem, or none when the kernel has nothing to choose.
-std::optional<ConfigValues> pick_config(const Problem& problem, const Kernel& kernel, Device device, Random& random) {
-  if (kernel->config_fields.empty()) return std::nullopt;
-  std::vector<Tensor> inputs = problem.views(), outputs;
-  for (Tensor& input : inputs) input.device = device;
-  for (const OutputSpec& spec : check_call(*problem.operation, inputs, problem.params).outputs)
-    outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, device) : Tensor());
-  const CallView view{inputs, &problem.params, outputs};
-  const auto candidates = kernel->candidates(view, device_properties(device));
-  if (candidates.empty()) return std::nullopt;
-  return config_values(*kernel, random.pick(candidates));
-}
-
 Plan plan_of(const Configuration& configuration, std::span<const Tensor> inputs) {
   auto alone = std::make_shared<RegisteredOperation>();  // no other kernel can answer for this one
   alone->declaration = configuration.problem.operation;
@@ -39,7 +26,6 @@ Plan plan_of(const Configuration& configuration, std::span<const Tensor> inputs)
                     {.kernel = configuration.kernel->name, .config = configuration.config});
 }
 
-/// So that planning it again finds its code.
 void compile(const Configuration& configuration, Device device) {
   std::vector<Tensor> specs;
   for (const Tensor& input : configuration.problem.views())
@@ -139,18 +125,50 @@ std::string Configuration::text() const {
   return fmt::format("{} {},{}; {}", problem.operation->name, problem.label, values, replay_command(problem, *kernel));
 }
 
+std::vector<Configuration> candidates_for(const Problem& problem, const Kernel& kernel, Device device) {
+  std::vector<Tensor> inputs = problem.views(), outputs;
+  for (Tensor& input : inputs) input.device = device;
+  for (const OutputSpec& spec : check_call(*problem.operation, inputs, problem.params).outputs)
+    outputs.push_back(spec.present ? Tensor(nullptr, spec.dtype, spec.shape, device) : Tensor());
+  const CallView view{inputs, &problem.params, outputs};
+  const DeviceProperties& properties = device_properties(device);
+  std::vector<Configuration> all;
+  if (!kernel->config_fields.empty())
+    for (const ConfigBlock& config : kernel->candidates(view, properties))
+      all.push_back({problem, kernel, config_values(*kernel, config),
+                     kernel->cost == nullptr ? 0 : kernel->cost(view, config, properties).tasks});
+  if (all.empty()) all.push_back({problem, kernel});
+  return all;
+}
+
+void compile_all(std::span<const Configuration> all, Device device) {
+  in_threads(static_cast<int64_t>(all.size()), [&](int64_t i) { compile(all[static_cast<size_t>(i)], device); });
+}
+
 std::vector<Configuration> configurations(const TestOperation& tests, const Kernel& kernel, Device device, size_t count,
-                                          uint64_t seed) {
+                                          uint64_t seed, Size size) {
+  constexpr size_t kWave = 16;
+  constexpr int64_t kMostBytes = 32 << 20;  // what is compared a thousand times crosses to the host as often
   std::vector<Configuration> found;
   Random random(seed);
-  for (uint64_t n = 0; found.size() < count && n < 50 * count; ++n) {
-    Problem problem =
-        with_equal_bits(tests.random({.seed = seed * 1000003 + n, .size = Size::small, .dense = n % 2 == 0}));
-    if (is_too_slow(problem, kernel) || !supports(problem, kernel, device).ok) continue;
-    auto config = pick_config(problem, kernel, device, random);
-    found.push_back({std::move(problem), kernel, std::move(config)});
+  for (uint64_t first = 0; found.size() < count && first < 50 * count; first += kWave) {
+    std::vector<std::optional<Problem>> wave(kWave);
+    in_threads(kWave, [&](int64_t i) {
+      const uint64_t n = first + static_cast<uint64_t>(i);
+      const bool dense = size == Size::normal || n % 2 == 0;
+      wave[static_cast<size_t>(i)] =
+          with_equal_bits(tests.random({.seed = seed * 1000003 + n, .size = size, .dense = dense}));
+    });
+    for (const std::optional<Problem>& problem : wave) {
+      int64_t bytes = 0;
+      for (const Tensor& input : problem->views())
+        if (input.present()) bytes += num_bytes(input.dtype, input.shape);
+      if (found.size() == count || bytes > kMostBytes) continue;
+      if (is_too_slow(*problem, kernel) || !supports(*problem, kernel, device).ok) continue;
+      found.push_back(random.pick(candidates_for(*problem, kernel, device)));
+    }
   }
-  in_threads(static_cast<int64_t>(found.size()), [&](int64_t i) { compile(found[static_cast<size_t>(i)], device); });
+  compile_all(found, device);
   return found;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,20 @@ struct Configuration {
   Problem problem;
   Kernel kernel;
   std::optional<ConfigValues> config = {};
+  double tasks = 0;          ///< independent parts of the work, as the kernel counts them; 0: it does not
   std::string text() const;  ///< with the command that replays its problem
 };
-/// The first `count` of the kernel's random problems, dense ones in turn with others, each with a config of its own and
-/// its code compiled. All ask for equal bits: so are the answers compared.
+/// Every candidate of the kernel for the problem; where there is nothing to choose, the one configuration.
+std::vector<Configuration> candidates_for(const Problem& problem, const Kernel& kernel, Device device);
+
+/// So that planning them again finds their code. One that does not compile is left to whoever runs it.
+void compile_all(std::span<const Configuration> all, Device device);
+
+/// The first `count` of the kernel's random problems up to 32 MB, each with a config of its own and its code compiled.
+/// Dense ones in turn with others; of the normal size dense ones only, most of which are more tasks than a GPU has
+/// multiprocessors. All ask for equal bits: so are the answers compared.
 std::vector<Configuration> configurations(const TestOperation& tests, const Kernel& kernel, Device device, size_t count,
-                                          uint64_t seed);
+                                          uint64_t seed, Size size = Size::small);
 
 /// Other work on a stream of its own for the object's lifetime: what a race needs to show.
 class OtherWork {

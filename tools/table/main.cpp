@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (argc == 4 && std::string_view(argv[1]) == "sanitized") {
-      fmt::print("runs {}\n", runs_under_sanitizer(number<uint64_t>("SEED", argv[2]), number<int64_t>("N", argv[3])));
+      fmt::print("{}", runs_under_sanitizer(number<uint64_t>("SEED", argv[2]), number<int64_t>("N", argv[3])));
       return 0;
     }
     return produce(argc, argv);

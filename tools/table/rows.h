@@ -74,8 +74,8 @@ RowResult backward_accuracy_on_gpu(const RowRequest& request);
 RowResult memcheck(const RowRequest& request);
 RowResult initcheck_and_synccheck(const RowRequest& request);
 RowResult racecheck(const RowRequest& request);
-/// What one process under a sanitizer does; returns how many runs it made.
-int64_t runs_under_sanitizer(uint64_t seed, int64_t n);
+/// What one process under a sanitizer does and prints: how many runs each kernel had.
+std::string runs_under_sanitizer(uint64_t seed, int64_t n);
 RowResult far_tensors_on_gpu(const RowRequest& request);
 RowResult bit_equal_reruns_on_gpu(const RowRequest& request);
 RowResult hang_watchdog(const RowRequest& request);

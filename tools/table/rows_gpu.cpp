@@ -5,13 +5,17 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <regex>
 
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/ops/flash_attention/flash_attention_cases.h"
 #include "ejkernel/platform/cuda/stream.h"
+#include "ejkernel/runtime/devices.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/device_runs.h"
+#include "ejkernel/testing/gradient_check.h"
 #include "ejkernel/testing/process.h"
 #include "ejkernel/testing/watchdog.h"
 #include "tools/table/rows.h"
@@ -25,6 +29,8 @@ constexpr double kBudget = 2e6;  // multiply-adds of one answer
 struct KernelOf {
   const TestOperation* tests;
   Kernel kernel;
+  std::string name() const { return fmt::format("{} {}", tests->name(), kernel->name); }
+  bool is_reference() const { return kernel->name == kDeviceReference; }
 };
 std::vector<KernelOf> every_kernel() {
   std::vector<KernelOf> all;
@@ -33,6 +39,17 @@ std::vector<KernelOf> every_kernel() {
   if (all.empty())
     throw_invalid("table", "the library", "have a kernel for a GPU", "none", "register one, and produce the row then");
   return all;
+}
+
+/// Those that are no references: what is drawn for a row is mostly theirs.
+int64_t num_fast(const std::vector<KernelOf>& all) {
+  return std::max<int64_t>(1,
+                           std::count_if(all.begin(), all.end(), [](const auto& one) { return !one.is_reference(); }));
+}
+/// So many for a kernel that is no reference, of problems that keep every multiprocessor busy; a few for a reference.
+std::vector<Configuration> draw(const KernelOf& one, int64_t fast, int64_t references, uint64_t seed) {
+  return configurations(*one.tests, one.kernel, kGpu, static_cast<size_t>(one.is_reference() ? references : fast), seed,
+                        one.is_reference() ? Size::small : Size::normal);
 }
 
 std::vector<const TestOperation*> operations_that_are(bool gradients) {
@@ -95,7 +112,7 @@ int64_t errors_in(const std::string& output) {
                                                                                               : -1;
 }
 
-/// This program's `sanitized` under each tool, n runs altogether.
+/// This program's `sanitized` under each tool, n runs altogether; each kernel must have had some under each.
 RowResult under_sanitizer(const RowRequest& request, const std::vector<std::string>& tools) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   RowResult result;
@@ -103,14 +120,60 @@ RowResult under_sanitizer(const RowRequest& request, const std::vector<std::stri
     const int64_t wanted = request.n / static_cast<int64_t>(tools.size());
     const ProcessResult run = run_process({"compute-sanitizer", "--tool", tool, "--print-limit", "20", program,
                                            "sanitized", std::to_string(request.seed), std::to_string(wanted)});
-    std::smatch match;
-    if (std::regex_search(run.out, match, std::regex("runs (\\d+)"))) result.n += std::stoll(match[1]);
+    std::map<std::string, int64_t> runs;
+    const std::regex line("(\\w+ \\w+): (\\d+) runs\n");
+    for (std::sregex_iterator match(run.out.begin(), run.out.end(), line); match != std::sregex_iterator(); ++match)
+      runs[(*match)[1]] = std::stoll((*match)[2]);
+    for (const KernelOf& one : every_kernel()) {
+      result.n += runs[one.name()];
+      result.figures[fmt::format("{}: runs of {}", tool, one.name())] = static_cast<double>(runs[one.name()]);
+      if (runs[one.name()] > 0) continue;
+      ++result.failures;
+      result.notes.push_back(fmt::format("{}: {} did not run", tool, one.name()));
+    }
     const int64_t errors = errors_in(run.out + run.err);
     if (errors == 0 && run.exit_code == 0) continue;
     result.failures += std::max<int64_t>(errors, 1);
     result.notes.push_back(fmt::format("{}: {}", tool, (run.out + run.err).substr(0, 4000)));
   }
   return result;
+}
+
+/// A problem for each variant of the kernels for matrix units. Each has several blocks of queries and of keys, so that
+/// rings of stages wrap. The forward's are more tiles of 256 rows than there are multiprocessors, so that some blocks
+/// compute two; the gradient's blocks compute one each, and a few are enough.
+std::vector<Problem> dense_problems() {
+  std::vector<Problem> problems;
+  for (const int64_t head_dim : {64, 128, 256})
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const bool causal : {false, true}) {
+        AttentionCase one = {.dtype = dtype,
+                             .batch = device_properties(kGpu).num_units / 3,
+                             .q_len = 260,
+                             .kv_len = 330,
+                             .num_q_heads = 2,
+                             .head_dim = head_dim,
+                             .params = {.causal = causal},
+                             .poison = false,
+                             .seed = problems.size() + 1};
+        problems.push_back(make_attention_problem(one));
+        one.batch = 1;
+        for (const bool deterministic : {false, true}) {
+          one.params.deterministic = deterministic;
+          problems.push_back(gradient_problem(make_attention_problem(one), one.seed, /*random_layouts=*/false));
+        }
+      }
+  return problems;
+}
+
+/// For each of these problems and each kernel that is no reference, all its candidates.
+std::vector<std::vector<Configuration>> dense_configurations() {
+  std::vector<std::vector<Configuration>> all;
+  for (const Problem& problem : dense_problems())
+    for (const Kernel& kernel : kernels_of(*problem.operation, kGpu))
+      if (kernel->name != kDeviceReference && supports(problem, kernel, kGpu).ok)
+        all.push_back(candidates_for(problem, kernel, kGpu));
+  return all;
 }
 
 }  // namespace
@@ -153,19 +216,34 @@ RowResult initcheck_and_synccheck(const RowRequest& request) {
 }
 RowResult racecheck(const RowRequest& request) { return under_sanitizer(request, {"racecheck"}); }
 
-/// The tools slow a kernel down a hundred times: problems of a few tiles each. Throws on a stray write.
-int64_t runs_under_sanitizer(uint64_t seed, int64_t n) {
+/// The tools slow a kernel down a hundred times. In a round, a candidate of every dense problem, another in each round,
+/// and a random problem of a few tiles for every kernel. Throws on a stray write.
+std::string runs_under_sanitizer(uint64_t seed, int64_t n) {
   const std::vector<KernelOf> all = every_kernel();
-  int64_t runs = 0;
-  for (uint64_t i = 0; runs < n; ++i)
-    for (const KernelOf& one : all) {
-      const Problem problem = one.tests->random({.seed = seed * 1000003 + i, .size = Size::tiny, .dense = i % 2 == 0});
-      const Outcome outcome = run_guarded(problem, one.kernel, {.seed = problem.seed, .device = kGpu});
-      if (!outcome.faults.empty())
-        throw Internal(fmt::format("{}: {}", replay_command(problem, *one.kernel), outcome.faults.front()));
-      runs += outcome.supported;
-    }
-  return runs;
+  const std::vector<std::vector<Configuration>> dense = dense_configurations();
+  std::map<std::string, int64_t> runs;
+  int64_t count = 0;
+  const auto run = [&](const Configuration& one) {
+    const uint64_t layouts = seed + static_cast<uint64_t>(count);  // other ones in every run
+    const Outcome outcome =
+        run_guarded(one.problem, one.kernel, {.seed = layouts, .device = kGpu, .config = one.config});
+    if (!outcome.faults.empty()) throw Internal(fmt::format("{}: {}", one.text(), outcome.faults.front()));
+    runs[fmt::format("{} {}", one.problem.operation->name, one.kernel->name)] += outcome.supported;
+    count += outcome.supported;
+  };
+  for (size_t round = 0; count < n; ++round) {
+    std::vector<Configuration> some;
+    for (size_t i = 0; i < dense.size(); ++i)
+      if (round < dense[i].size()) some.push_back(dense[i][(i + round) % dense[i].size()]);
+    compile_all(some, kGpu);
+    for (const Configuration& one : some) run(one);
+    for (const KernelOf& one : all)
+      run({one.tests->random({.seed = seed * 1000003 + round, .size = Size::tiny, .dense = round % 2 == 0}),
+           one.kernel});
+  }
+  std::string text;
+  for (const auto& [name, times] : runs) text += fmt::format("{}: {} runs\n", name, times);
+  return text;
 }
 
 RowResult far_tensors_on_gpu(const RowRequest& request) {
@@ -185,18 +263,24 @@ RowResult far_tensors_on_gpu(const RowRequest& request) {
   return tally.result();
 }
 
+/// Several configurations at once, in threads of their own, which disturb each other besides.
 RowResult bit_equal_reruns_on_gpu(const RowRequest& request) {
   constexpr int64_t kReruns = 1000, kPart = 100;
   Tally tally;
   Watchdog watchdog(60);
   const std::vector<KernelOf> all = every_kernel();
-  const auto each = static_cast<size_t>(request.n / static_cast<int64_t>(all.size()) + 1);
-  int64_t unequal = 0;
+  std::atomic<int64_t> unequal = 0;
+  std::map<std::string, double> per_kernel;
   for (const KernelOf& one : all) {
-    const std::vector<Configuration> some = configurations(*one.tests, one.kernel, kGpu, each, request.seed);
-    if (some.empty()) continue;
+    const std::vector<Configuration> some = draw(one, request.n / num_fast(all) + 1, 1, request.seed);
+    per_kernel["configurations of " + one.name()] = static_cast<double>(some.size());
+    if (some.empty()) {
+      tally.add(one.name() + ": no problem was one for it");
+      continue;
+    }
     const OtherWork other(some.back(), kGpu);
-    for (const Configuration& configuration : some) {
+    for_each_trial(static_cast<int64_t>(some.size()), tally, [&](int64_t i) {
+      const Configuration& configuration = some[static_cast<size_t>(i)];
       int64_t different = 0;
       for (int64_t n = 0; n < kReruns; n += kPart) {
         watchdog.hear(configuration.text());
@@ -205,44 +289,73 @@ RowResult bit_equal_reruns_on_gpu(const RowRequest& request) {
       unequal += different;
       tally.add(different == 0 ? ""
                                : fmt::format("{}: {} of {} reruns differ", configuration.text(), different, kReruns));
-    }
+    });
   }
   RowResult result = tally.result();
+  result.figures.merge(per_kernel);
   result.figures["reruns_per_configuration"] = kReruns;
   result.figures["unequal_reruns"] = static_cast<double>(unequal);
   return result;
 }
 
-/// Many launches of few configurations: what hangs does so by the order in which blocks happen to run.
+/// Many launches of few configurations: what hangs does so by the order in which blocks happen to run. Some of every
+/// kernel first; then, in turn, of those configurations in which a block has more than one tile to compute.
 RowResult hang_watchdog(const RowRequest& request) {
-  constexpr int64_t kLaunches = 250;
+  constexpr int64_t kLaunches = 100;
   Tally tally;
   Watchdog watchdog;
-  const std::vector<KernelOf> all = every_kernel();
-  const auto each = static_cast<size_t>(request.n / kLaunches / static_cast<int64_t>(all.size()) + 1);
   const cuda::Stream stream(kGpu);
-  for (const KernelOf& one : all)
-    for (const Configuration& configuration : configurations(*one.tests, one.kernel, kGpu, each, request.seed)) {
-      watchdog.hear(configuration.text());
-      const Resident resident(configuration.problem, configuration.kernel, kGpu, configuration.config);
-      for (int64_t n = 0; n < kLaunches; ++n) resident.run(stream);
-      stream.synchronize();
-      for (int64_t n = 0; n < kLaunches; ++n) tally.add("");
+  std::map<std::string, double> per_kernel;
+  int64_t launches = 0, busy_launches = 0;
+  const auto launch = [&](const Configuration& configuration, const std::string& name) {
+    watchdog.hear(configuration.text());
+    const Resident resident(configuration.problem, configuration.kernel, kGpu, configuration.config);
+    for (int64_t n = 0; n < kLaunches; ++n) resident.run(stream);
+    stream.synchronize();
+    for (int64_t n = 0; n < kLaunches; ++n) tally.add("");
+    per_kernel["launches of " + name] += kLaunches;
+    launches += kLaunches;
+  };
+  std::vector<std::pair<Configuration, std::string>> busy;
+  for (const KernelOf& one : every_kernel())
+    for (const Configuration& configuration : draw(one, request.n / 2000 + 1, 2, request.seed)) {
+      launch(configuration, one.name());
+      if (configuration.tasks > device_properties(kGpu).num_units) busy.emplace_back(configuration, one.name());
     }
-  return tally.result();
+  if (busy.empty()) tally.add("no configuration had more tiles than the GPU has multiprocessors");
+  for (size_t i = 0; launches < request.n && !busy.empty(); ++i) {
+    const auto& [configuration, name] = busy[i % busy.size()];
+    launch(configuration, name);
+    busy_launches += kLaunches;
+  }
+  RowResult result = tally.result();
+  result.figures.merge(per_kernel);
+  result.figures["busy_configurations"] = static_cast<double>(busy.size());
+  result.figures["further_launches_of_busy_ones"] = static_cast<double>(busy_launches);
+  return result;
 }
 
+/// As many replays of every kernel that is no reference as are asked for, in 20 configurations; a tenth of a reference.
 RowResult graph_replays(const RowRequest& request) {
+  constexpr int64_t kConfigurations = 20;
   Tally tally;
-  const std::vector<KernelOf> all = every_kernel();
-  const int64_t each = request.n / (2 * static_cast<int64_t>(all.size())) + 1;
-  for (const KernelOf& one : all)
-    for (const Configuration& configuration : configurations(*one.tests, one.kernel, kGpu, 2, request.seed)) {
+  std::map<std::string, double> per_kernel;
+  const int64_t each = request.n / kConfigurations + 1;
+  for (const KernelOf& one : every_kernel()) {
+    const std::vector<Configuration> some = draw(one, kConfigurations, kConfigurations / 10, request.seed);
+    if (some.empty()) tally.add(one.name() + ": no problem was one for it");
+    per_kernel["configurations of " + one.name()] = static_cast<double>(some.size());
+    per_kernel["replays of " + one.name()] = static_cast<double>(each) * static_cast<double>(some.size());
+    for_each_trial(static_cast<int64_t>(some.size()), tally, [&](int64_t i) {
+      const Configuration& configuration = some[static_cast<size_t>(i)];
       const int64_t wrong = wrong_replays(configuration, kGpu, each);
       for (int64_t n = 0; n < each; ++n)
         tally.add(n < wrong ? fmt::format("{}: a replay had other results", configuration.text()) : "");
-    }
-  return tally.result();
+    });
+  }
+  RowResult result = tally.result();
+  result.figures.merge(per_kernel);
+  return result;
 }
 
 }  // namespace ejk::testing
