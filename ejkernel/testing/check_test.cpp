@@ -268,6 +268,13 @@ TEST(Judge, looks_for_unwritten_elements_among_those_not_judged) {
   EXPECT_NE(judge(e, array_of({5, kNan, 1})).failure, "");
   EXPECT_NE(judge(e, array_of({5, 6, 2})).failure, "");
 }
+TEST(Judge, takes_a_judged_nan_for_what_was_there_before) {
+  Expected expected{.present = true, .exact = true, .ref = {kNan, 1}};  // a cache whose unused slots hold NaN
+  expected.at = {{0, 1}};
+  EXPECT_EQ(judge(expected, array_of({kNan, 1, 2})).failure, "");
+  EXPECT_THAT(judge(expected, array_of({kNan, 1, kNan})).failure, HasSubstr("NaN at [2]: never written"));
+}
+
 TEST(Judge, judges_nothing_where_no_element_was_chosen) {
   Expected e = expected_of({});
   e.at.emplace();
