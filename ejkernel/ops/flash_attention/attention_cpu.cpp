@@ -1,6 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <span>
+#include <utility>
 
 #include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
 #include "ejkernel/platform/cpu/bf16_dot.h"
@@ -45,14 +49,19 @@ CpuConfig tiles_for(const Problem& p, const DeviceProperties& device) {
 template <>
 CpuConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
   CpuConfig config = tiles_for(p, device);
-  if (config.bf16_dot != 2 || config.block_q != 128) return config;
-  // What a block of keys costs before the matrix unit can take it is shared by the rows of a tile: the larger the
-  // better, while there are enough of them for the threads.
   const auto tiles = [&](int block_q) {
     return BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), block_q);
   };
-  while (config.block_q < 512 && rows_of(p) >= 2 * config.block_q && tiles(2 * config.block_q) >= 4 * device.num_units)
-    config.block_q *= 2;
+  // What a block of keys costs before the matrix unit can take it is shared by the rows of a tile: the larger the
+  // better, while there are enough of them for the threads.
+  if (config.bf16_dot == 2 && config.block_q == 128)
+    while (config.block_q < 512 && rows_of(p) >= 2 * config.block_q &&
+           tiles(2 * config.block_q) >= 4 * device.num_units)
+      config.block_q *= 2;
+  // Smaller tiles rather than threads without work, where there is not scratch for all.
+  const auto wanted = [&] { return std::min<int64_t>(tiles(config.block_q), device.num_units); };
+  while (std::max(config.block_q, config.block_k) > 32 && wanted() > most_forward_workers(p, config))
+    (config.block_k >= config.block_q ? config.block_k : config.block_q) /= 2;
   return config;
 }
 
@@ -60,9 +69,10 @@ template <>
 CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
   CpuBackwardConfig config;
   static_cast<CpuConfig&>(config) = tiles_for(p, device);
-  const int64_t tasks = std::max<int64_t>(p.num_sequences * p.num_kv_heads, 1);
-  while (config.key_parts < 8 && tasks * config.key_parts < 2 * device.num_units &&
-         p.k_rows > 2 * config.key_parts * config.block_k)
+  // One sequence may have all of the work: as many parts as that needs. Two blocks of keys are the least worth one.
+  const int64_t keys = p.packed ? p.k_rows : p.num_sequences * p.k_rows;
+  while (config.key_parts < 64 && p.num_kv_heads * config.key_parts < 2 * device.num_units &&
+         keys > 2 * config.key_parts * config.block_k)
     config.key_parts *= 2;
   return config;
 }
@@ -82,7 +92,7 @@ template <>
 std::vector<CpuBackwardConfig> cpu_candidates(const Problem& p) {
   std::vector<CpuBackwardConfig> all;
   for (const CpuConfig& tiles : cpu_candidates<CpuConfig>(p))
-    for (const int key_parts : {1, 2, 4, 8}) {
+    for (const int key_parts : {1, 2, 8, 32}) {  // what lies between is seldom worth a measurement
       CpuBackwardConfig& config = all.emplace_back();
       static_cast<CpuConfig&>(config) = tiles;
       config.key_parts = key_parts;
@@ -114,10 +124,11 @@ Cost cpu_cost(const Problem& p, const CpuConfig& config) {
 Cost cpu_cost(const Problem& p, const CpuBackwardConfig& config) {
   const double sequences = static_cast<double>(std::max<int64_t>(p.num_sequences, 1));
   const double rows = static_cast<double>(rows_of(p)) / (p.packed ? sequences : 1);
-  const double blocks = std::ceil(keys_of(p) / config.block_k / config.key_parts);
-  return {.tasks = sequences * static_cast<double>(p.num_kv_heads) * config.key_parts,
-          .task_flops = 2.0 * std::ceil(rows / config.block_q) * config.block_q * blocks * config.block_k *
-                        static_cast<double>(3 * p.head_dim + 2 * p.value_dim),
+  const double blocks = std::max(1.0, std::ceil(keys_of(p) / config.block_k));
+  const double parts = std::min(std::ceil(config.key_parts / sequences), blocks);
+  return {.tasks = sequences * static_cast<double>(p.num_kv_heads) * parts,
+          .task_flops = 2.0 * std::ceil(rows / config.block_q) * config.block_q * std::ceil(blocks / parts) *
+                        config.block_k * static_cast<double>(3 * p.head_dim + 2 * p.value_dim),
           .arithmetic = arithmetic_of(p, config)};
 }
 
@@ -168,6 +179,56 @@ int64_t BlockMap::most_blocks(const Problem& p, Side side, int64_t rows, int64_t
   const int64_t whole = cpu::ceil_div(all * rows, rows_per_block);
   // Packed: each sequence adds at most one incomplete block.
   return (p.packed ? whole + p.num_sequences : whole * p.num_sequences) * p.num_kv_heads;
+}
+
+void KeyParts::build(const Problem& p, const CpuBackwardConfig& config, int64_t begin, int64_t end, int64_t* memory) {
+  begin_ = begin, end_ = end, num_kv_heads_ = p.num_kv_heads, group_ = p.group();
+  const int64_t num_sequences = end - begin;
+  order_ = memory, first_task_ = order_ + num_sequences;
+  count_ = first_task_ + num_sequences + 1, first_row_ = count_ + num_sequences;
+
+  const std::span<int64_t> work(count_, static_cast<size_t>(num_sequences)), order(order_, work.size());
+  double all = 0;
+  for (int64_t n = 0; n < num_sequences; ++n) {
+    const Sequence s = p.sequence(begin + n, nullptr);
+    all += static_cast<double>(count_[n] = s.q_len * s.k_len);
+  }
+  std::iota(order.begin(), order.end(), begin);
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return std::pair(-count_[a - begin], a) < std::pair(-count_[b - begin], b); });
+
+  int64_t tasks = 0, rows = 0;
+  for (int64_t at = 0; at < num_sequences; ++at) {
+    const int64_t n = order_[at] - begin;
+    const Sequence s = p.sequence(order_[at], nullptr);
+    const double share = all == 0 ? 0 : config.key_parts * static_cast<double>(count_[n]) / all;
+    const int64_t most = std::max<int64_t>(cpu::ceil_div(s.k_len, int64_t{config.block_k}), 1);
+    count_[n] = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(share)), 1, most);
+    first_task_[at] = tasks, first_row_[n] = rows;
+    tasks += count_[n] * p.num_kv_heads;
+    rows += count_[n] * s.q_len * p.num_q_heads;
+  }
+  first_task_[num_sequences] = tasks;
+}
+
+KeyParts::Task KeyParts::find(int64_t task) const {
+  const int64_t* past = std::upper_bound(first_task_, first_task_ + (end_ - begin_), task);
+  const int64_t at = past - first_task_ - 1, local = task - first_task_[at];
+  const int64_t parts = count(order_[at]);
+  return {.sequence = order_[at], .kv_head = local / parts, .part = local % parts};
+}
+
+int64_t KeyParts::most_tasks(const Problem& p, int64_t key_parts) {
+  return std::min(p.num_sequences * key_parts, p.num_sequences + key_parts) * p.num_kv_heads;
+}
+
+int64_t KeyParts::most_rows(const Problem& p, int64_t key_parts) {
+  const int64_t all = (p.packed ? 1 : p.num_sequences) * p.q_rows;
+  if (!p.packed && !p.used_q.present() && !p.used_k.present() && all > 0)  // all alike
+    return all * cpu::ceil_div(key_parts, p.num_sequences) * p.num_q_heads;
+  // Rounding up gives every sequence at most one part more; what is rounded is most where one sequence is all there is.
+  const int64_t longest = p.packed ? std::min(p.q_rows, p.max_q) : p.q_rows;
+  return std::min(all * key_parts, all + longest * key_parts) * p.num_q_heads;
 }
 
 BiasTiles::BiasTiles(const Shape& shape, const CpuConfig& config)

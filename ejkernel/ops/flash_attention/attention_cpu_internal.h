@@ -37,8 +37,10 @@ struct CpuBackwardConfig : CpuConfig {
   static constexpr auto fields() {
     const auto shared = CpuConfig::fields();
     return std::array{shared[0], shared[1], shared[2],
-                      config_field<&CpuBackwardConfig::key_parts, 1, 2, 4, 8>(
-                          "key_parts", "tasks that share the keys of a kv head, each with sums of dQ of its own")};
+                      config_field<&CpuBackwardConfig::key_parts, 1, 2, 4, 8, 16, 32, 64>(
+                          "key_parts",
+                          "parts that the keys of a kv head are cut into, over all sequences and by their work, each "
+                          "with sums of dQ of its own")};
   }
 };
 inline constexpr int kMaxBlockK = 256;
@@ -86,7 +88,10 @@ Cost cpu_cost(const Problem& p, const CpuConfig& config);
 Cost cpu_cost(const Problem& p, const CpuBackwardConfig& config);
 
 /// Bytes that the functions below need: scratch for each of the threads that could run, and for the backward some
-/// floats per query row and key_parts times dQ in float32. Tensors of the problem need no data.
+/// floats per query row and dQ in float32, key_parts times of the longest sequence. The forward's threads are so few
+/// that their scratch is at most 7 MiB for each head of a sequence, or that of one. Tensors of the problem need no
+/// data.
+int64_t most_forward_workers(const Problem& p, const CpuConfig& config);
 size_t forward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device);
 size_t backward_cpu_workspace(const Problem& p, const CpuBackwardConfig& config, const DeviceProperties& device);
 
@@ -104,6 +109,41 @@ struct Cotangents {
 void backward_cpu(const Problem& p, const Cotangents& given, const FlashAttentionBackward::Outputs& wanted,
                   const CpuBackwardConfig& config, const RunContext& context);
 
+/// Cuts the keys of sequences into parts, each a task of the backward. A sequence has so many of key_parts as its share
+/// of the work is, rounded up: a long one among short ones is shared by all threads, and of many alike each has one.
+/// Depends on lengths and the config alone. Every part has its own sums of dQ for the rows of its sequence.
+class KeyParts {
+ public:
+  struct Task {
+    int64_t sequence, kv_head, part;
+  };
+
+  /// Of sequences [begin, end). `memory` has room for numbers(num_sequences).
+  void build(const Problem& p, const CpuBackwardConfig& config, int64_t begin, int64_t end, int64_t* memory);
+  static int64_t numbers(int64_t num_sequences) { return 4 * num_sequences + 1; }
+
+  int64_t num_tasks() const { return first_task_[end_ - begin_]; }
+  /// Those of the sequences with the most work come first.
+  Task find(int64_t task) const;
+  int64_t count(int64_t sequence) const { return count_[sequence - begin_]; }
+  /// Where the sums of a part begin, in rows of a query head; they go position by position of the kv head's group.
+  int64_t first_row(const Sequence& s, int64_t kv_head, int64_t part) const {
+    return first_row_[s.index - begin_] + (kv_head * count(s.index) + part) * s.q_len * group_;
+  }
+
+  /// At least as many tasks, and rows of sums, as `build` can find, from shapes alone.
+  static int64_t most_tasks(const Problem& p, int64_t key_parts);
+  static int64_t most_rows(const Problem& p, int64_t key_parts);
+
+ private:
+  int64_t begin_ = 0, end_ = 0, num_kv_heads_ = 1, group_ = 1;
+  int64_t* order_ = nullptr;       ///< sequences, those with the most work first
+  int64_t* first_task_ = nullptr;  ///< of each of them in that order, and the number of tasks
+  // By sequence.
+  int64_t* count_ = nullptr;
+  int64_t* first_row_ = nullptr;
+};
+
 /// A call of backward_cpu, as its tasks see it. Sums that tasks hand on lie in the workspace, by row of the tensors:
 /// [batch, q head, row].
 struct BackwardCall {
@@ -111,19 +151,14 @@ struct BackwardCall {
   const Cotangents& given;
   const FlashAttentionBackward::Outputs& wanted;
   const CpuConfig& config;
-  int64_t key_parts = 1;
+  KeyParts parts = {};
   /// Sums of dO * O and of weight * dweight, minus dlse; -dlse for a row that sees nothing. Null: not needed.
   float* delta = nullptr;
-  float* d_query = nullptr;  ///< [part][batch, kv head, row, q head of the group, padded(head_dim)]. Null: not needed.
-  uint8_t* sees = nullptr;   ///< [part][batch, kv head, row, q head of the group]: 1 where the row saw a key
+  float* d_query = nullptr;  ///< [row of a part, padded(head_dim)]. Null: not needed.
+  uint8_t* sees = nullptr;   ///< [row of a part]: 1 where the row saw a key
 
   float& delta_of(int64_t b, int64_t h, int64_t row) const {
     return delta[(b * problem.num_q_heads + h) * problem.q_rows + row];
-  }
-  /// Rows of a kv head's queries, position by position, as d_query and sees number them.
-  int64_t first_row_of(int64_t part, int64_t b, int64_t kv_head, int64_t row) const {
-    const int64_t batches = problem.packed ? 1 : problem.num_sequences;
-    return (((part * batches + b) * problem.num_kv_heads + kv_head) * problem.q_rows + row) * problem.group();
   }
   float lse_of(int64_t b, int64_t h, int64_t row) const;
   float d_lse_of(int64_t b, int64_t h, int64_t row) const;

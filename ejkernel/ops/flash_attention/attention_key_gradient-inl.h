@@ -73,18 +73,18 @@ class KeyTask {
         kv_head_(kv_head),
         s_(scratch),
         num_rows_(sequence.q_len * call.problem.group()),
-        first_row_(call.first_row_of(part, call.problem.batch_of(sequence), kv_head, sequence.q_begin)),
+        first_row_(call.parts.first_row(sequence, kv_head, part)),
         wants_key_(call.wanted.key.present()),
         wants_value_(call.wanted.value.present()),
         wants_d_scores_(wants_key_ || call.d_query != nullptr) {}
 
-  /// Blocks `part`, part + key_parts, ...: under a causal mask all parts then have about as much to do.
+  /// Blocks `part`, part + number of parts, ...: under a causal mask all parts then have about as much to do.
   void run(int64_t part) {
     std::fill_n(call_.sees + first_row_, num_rows_, uint8_t{0});
     if (call_.d_query != nullptr)
       std::fill_n(call_.d_query + first_row_ * padded(p_.head_dim), num_rows_ * padded(p_.head_dim), 0.0f);
-    const int64_t block_k = call_.config.block_k;
-    for (int64_t first = part * block_k; first < sequence_.k_len; first += call_.key_parts * block_k)
+    const int64_t block_k = call_.config.block_k, step = call_.parts.count(sequence_.index) * block_k;
+    for (int64_t first = part * block_k; first < sequence_.k_len; first += step)
       add_key_block(first, std::min(block_k, sequence_.k_len - first));
   }
 

@@ -2,7 +2,7 @@
 // on the number of threads:
 //
 //   delta   one task per tile of query rows
-//   keys    one task per kv head of a sequence, or key_parts of them: dK and dV of its keys, and its share of dQ
+//   keys    one task per part of the keys of a (sequence, kv head): dK and dV of its keys, and its share of dQ
 //   rows    one task per tile of query rows: adds the shares of dQ
 //   bias    one task per tile of the bias's gradient: over everything the bias is broadcast to
 //   sinks   one task per query head, from delta
@@ -121,17 +121,17 @@ void delta_task(const BackwardCall& call, const BlockMap::Place& place, std::byt
 // ---- keys: dK, dV and shares of dQ ----
 
 template <class E>
-void run_key_task(const BackwardCall& call, int64_t sequence, int64_t kv_head, int64_t part, std::byte* memory) {
+void run_key_task(const BackwardCall& call, const KeyParts::Task& task, std::byte* memory) {
   cpu::Carver carver(memory);
   const KeyScratch<E> scratch = KeyScratch<E>::carve(call.problem, call.config, carver);
-  const Sequence s = call.problem.sequence(sequence, nullptr);
+  const Sequence s = call.problem.sequence(task.sequence, nullptr);
   const cpu::MatrixUnitScope uses_unit(scratch.unit);
-  KeyTask<E>(call, s, kv_head, part, scratch).run(part);
+  KeyTask<E>(call, s, task.kv_head, task.part, scratch).run(task.part);
 }
 
-void key_task(const BackwardCall& call, int64_t sequence, int64_t kv_head, int64_t part, std::byte* memory) {
-  if (uses_pairs(call.problem, call.config)) return run_key_task<Pair>(call, sequence, kv_head, part, memory);
-  run_key_task<float>(call, sequence, kv_head, part, memory);
+void key_task(const BackwardCall& call, const KeyParts::Task& task, std::byte* memory) {
+  if (uses_pairs(call.problem, call.config)) return run_key_task<Pair>(call, task, memory);
+  run_key_task<float>(call, task, memory);
 }
 
 // ---- rows: dQ ----
@@ -150,8 +150,8 @@ void row_task(const BackwardCall& call, const BlockMap::Place& place, std::byte*
     const int64_t row = s.q_begin + n / heads, h = place.kv_head * heads + n % heads;
     bool sees = false;
     std::fill_n(sum, p.head_dim, 0.0f);
-    for (int64_t part = 0; part < call.key_parts; ++part) {
-      const int64_t at = call.first_row_of(part, b, place.kv_head, s.q_begin) + n;
+    for (int64_t part = 0; part < call.parts.count(s.index); ++part) {
+      const int64_t at = call.parts.first_row(s, place.kv_head, part) + n;
       if (!call.sees[at]) continue;
       sees = true;
       if (!to.present()) continue;
@@ -306,20 +306,23 @@ HWY_EXPORT(bias_task);
 struct BackwardMemory {
   int64_t* first_row_block;
   int64_t* first_key_block;
+  int64_t* key_parts;
   float* delta;
   float* d_query;
   uint8_t* sees;
   double* sinks;  ///< [query head][sink]
   size_t bytes;
 
-  BackwardMemory(const Problem& p, int64_t key_parts, std::byte* memory) {
+  BackwardMemory(const Problem& p, const CpuBackwardConfig& config, std::byte* memory) {
     cpu::Carver carver(memory);
     const int64_t rows = (p.packed ? 1 : p.num_sequences) * p.num_q_heads * p.q_rows;
+    const int64_t rows_of_parts = KeyParts::most_rows(p, config.key_parts);
     first_row_block = carver.take<int64_t>(p.num_sequences + 1);
     first_key_block = carver.take<int64_t>(p.num_sequences + 1);
+    key_parts = carver.take<int64_t>(KeyParts::numbers(p.num_sequences));
     delta = carver.take<float>(rows);
-    d_query = carver.take<float>(key_parts * rows * cpu::padded(p.head_dim));
-    sees = carver.take<uint8_t>(key_parts * rows);
+    d_query = carver.take<float>(rows_of_parts * cpu::padded(p.head_dim));
+    sees = carver.take<uint8_t>(rows_of_parts);
     sinks = carver.take<double>(p.num_q_heads * p.num_sinks);
     bytes = carver.used();
   }
@@ -355,8 +358,9 @@ class Backward {
  public:
   Backward(const Problem& p, const Cotangents& given, const FlashAttentionBackward::Outputs& wanted,
            const CpuBackwardConfig& config, const RunContext& context)
-      : memory_(p, config.key_parts, context.workspace.data()),
-        call_{.problem = p, .given = given, .wanted = wanted, .config = config, .key_parts = config.key_parts},
+      : config_(config),
+        memory_(p, config, context.workspace.data()),
+        call_{.problem = p, .given = given, .wanted = wanted, .config = config_},
         scratch_(context.workspace.data() + memory_.bytes),
         scratch_bytes_(HWY_DYNAMIC_DISPATCH(backward_scratch_bytes)(p, config)),
         workers_(static_cast<int>((context.workspace.size() - memory_.bytes) / scratch_bytes_)) {
@@ -393,9 +397,9 @@ class Backward {
       });
     const bool wants_rows = wanted.query.present() || wanted.softmax_aux.present();
     if (!wants_rows && !wanted.key.present() && !wanted.value.present()) return;
-    const int64_t heads = call_.problem.num_kv_heads, parts = call_.key_parts;
-    run_tasks((end - begin) * heads * parts, [&](int64_t n, std::byte* scratch) {
-      HWY_DYNAMIC_DISPATCH(key_task)(call_, begin + n / parts / heads, n / parts % heads, n % parts, scratch);
+    call_.parts.build(call_.problem, config_, begin, end, memory_.key_parts);
+    run_tasks(call_.parts.num_tasks(), [&](int64_t n, std::byte* scratch) {
+      HWY_DYNAMIC_DISPATCH(key_task)(call_, call_.parts.find(n), scratch);
     });
     if (wants_rows)
       run_tasks(tiles, [&](int64_t n, std::byte* scratch) {
@@ -432,6 +436,7 @@ class Backward {
     store_sinks(p, call_.wanted.softmax_aux, memory_.sinks);
   }
 
+  const CpuBackwardConfig config_;
   const BackwardMemory memory_;
   BackwardCall call_;
   std::byte* const scratch_;
@@ -450,11 +455,11 @@ bool takes_pairs(const Problem& p, const Cotangents& given) {
 
 size_t backward_cpu_workspace(const Problem& p, const CpuBackwardConfig& config, const DeviceProperties& device) {
   int64_t tasks = std::max(BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), config.block_q),
-                           p.num_sequences * p.num_kv_heads * config.key_parts);
+                           KeyParts::most_tasks(p, config.key_parts));
   if (p.bias.present()) tasks = std::max(tasks, BiasTiles(p.bias.shape, config).count());
   const int64_t workers = std::min<int64_t>(tasks, std::max(device.num_units, cpu::num_threads()));
   // Floats need the most: they serve whatever the cotangents and the contents turn out to be.
-  return BackwardMemory(p, config.key_parts, nullptr).bytes +
+  return BackwardMemory(p, config, nullptr).bytes +
          static_cast<size_t>(workers) * HWY_DYNAMIC_DISPATCH(backward_scratch_bytes)(p, widened(config));
 }
 

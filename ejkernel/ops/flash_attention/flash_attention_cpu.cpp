@@ -364,9 +364,15 @@ void fill_gaps(const Problem& p, bool overlapping, const Tensor& out, const Tens
   });
 }
 
+int64_t most_forward_workers(const Problem& p, const CpuConfig& config) {
+  const int64_t bytes = (int64_t{7} << 20) * p.num_sequences * p.num_q_heads;
+  return std::max<int64_t>(bytes / static_cast<int64_t>(forward_tile_bytes(p, config)), 1);
+}
+
 size_t forward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device) {
   const int64_t tiles = BlockMap::most_blocks(p, BlockMap::Side::kQueries, p.group(), config.block_q);
-  const int64_t workers = std::min<int64_t>(tiles, std::max(device.num_units, cpu::num_threads()));
+  const int64_t threads = std::max(device.num_units, cpu::num_threads());
+  const int64_t workers = std::min({tiles, threads, most_forward_workers(p, config)});
   return map_bytes(p) + static_cast<size_t>(workers) * forward_tile_bytes(p, config);
 }
 

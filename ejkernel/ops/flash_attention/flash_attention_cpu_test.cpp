@@ -14,6 +14,7 @@
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/simd_target.h"
 #include "ejkernel/testing/allocation_counter.h"
+#include "ejkernel/testing/emulated_tiles.h"
 
 namespace ejk {
 namespace {
@@ -374,12 +375,55 @@ TEST(FlashAttentionCpu, run_does_not_allocate) {
   }
 }
 
-TEST(FlashAttentionCpu, needs_little_memory_whatever_the_length) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Tensor rows(nullptr, dtype, {1, 65536, 1, 64});
-    EXPECT_LT(ejk::plan<FlashAttention>({.query = rows, .key = rows, .value = rows}, {}, kCpu).workspace_bytes(),
-              8u << 20);
+size_t workspace_of_a_long_head(DType dtype) {
+  const Tensor rows(nullptr, dtype, {1, 65536, 1, 64});
+  return ejk::plan<FlashAttention>({.query = rows, .key = rows, .value = rows}, {}, kCpu).workspace_bytes();
+}
+
+TEST(FlashAttentionCpu, needs_little_memory_whatever_the_length_and_the_number_of_threads) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int threads : {1, 2, 64, 128}) {
+      const cpu::ScopedNumThreads scoped(threads);
+      EXPECT_LT(workspace_of_a_long_head(dtype), 8u << 20) << threads << " threads";
+      const testing::ScopedEmulatedMatrixUnit unit;
+      EXPECT_LT(workspace_of_a_long_head(dtype), 8u << 20) << threads << " threads, matrix unit";
+    }
+}
+
+TEST(FlashAttentionCpu, many_threads_get_smaller_tiles_and_not_less_to_do) {
+  const Tensor rows(nullptr, DType::bf16, {1, 65536, 1, 64});
+  const attn::Problem p = attn::make_problem({.query = rows, .key = rows, .value = rows}, {});
+  const auto expect_all_work = [&](int threads) {
+    const auto config = attn::cpu_heuristic<attn::CpuConfig>(p, {.num_units = threads});
+    EXPECT_GE(attn::most_forward_workers(p, config), threads) << config.block_q << " x " << config.block_k;
+    EXPECT_LT(attn::forward_cpu_workspace(p, config, {.num_units = threads}), 8u << 20);
+  };
+  for (const int threads : {2, 16, 64, 128}) {
+    expect_all_work(threads);
+    const testing::ScopedEmulatedMatrixUnit unit;
+    expect_all_work(threads);
   }
+  const Tensor heads(nullptr, DType::bf16, {1, 65536, 16, 64});
+  const attn::Problem many = attn::make_problem({.query = heads, .key = heads, .value = heads}, {});
+  EXPECT_EQ(attn::cpu_heuristic<attn::CpuConfig>(many, {.num_units = 128}).block_k, 128) << "enough for 16 heads";
+}
+
+/// With a window: without one it would compute 1.1 TFLOP, minutes in a checked build.
+TEST(FlashAttentionCpu, a_long_head_runs_in_that_memory_on_more_threads_than_have_scratch) {
+  Array rows = Array::zeros(DType::f32, {1, 65536, 1, 64});
+  for (int64_t n = 0; n < rows.num_elements(); ++n) rows.as<float>()[n] = static_cast<float>(n * 7919 % 257 - 128) / 64;
+  Params params;
+  params.sliding_window = Window(32, 0);
+  const Inputs in{.query = rows, .key = rows, .value = rows};
+  const auto expected = flash_attention(in, params, {.plan = kCpu});
+  const cpu::ScopedNumThreads scoped(64);
+  const auto plan = ejk::plan<FlashAttention>(in, params, kCpu);
+  ASSERT_LT(plan.workspace_bytes(), 8u << 20);
+  const Array workspace(DType::u8, {static_cast<int64_t>(plan.workspace_bytes())});
+  const auto results = plan.allocate_outputs();
+  plan.run(in, {.out = results.out, .lse = results.lse},
+           {.workspace = {workspace.as<std::byte>(), plan.workspace_bytes()}});
+  EXPECT_TRUE(same_bits(results.out, expected.out) && same_bits(results.lse, expected.lse));
 }
 
 TEST(FlashAttentionCpu, knows_tensors_whose_products_would_vanish) {
