@@ -209,10 +209,12 @@ function(ejk_example_test example)
   set_tests_properties(${preset}.example.${example} PROPERTIES TIMEOUT 60 ENVIRONMENT "EJKERNEL_CONFIG_PATH=none")
 endfunction()
 
-# ejk_model_test(EXAMPLE PIN FILE): the same on its real model, which `./dev setup` fetched, against golden.json.
+# ejk_model_test(EXAMPLE PIN FILE [LABEL]): the same on its real model, which `./dev setup` fetched, against golden.json.
 function(ejk_model_test example pin file)
   set(model ${PROJECT_SOURCE_DIR}/.deps/models/${EJK_PIN_${pin}_NAME})
   if(EXISTS ${model}/${file})
     ejk_example_test(${example} ${model} ${PROJECT_SOURCE_DIR}/examples/${example})
+    get_filename_component(preset ${PROJECT_BINARY_DIR} NAME)
+    set_tests_properties(${preset}.example.${example} PROPERTIES LABELS "${ARGN}")
   endif()
 endfunction()

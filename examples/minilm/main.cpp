@@ -20,6 +20,7 @@
 #include <ejkernel/runtime/choose.h>
 #include "examples/minilm/mapped_file.h"
 #include "examples/minilm/minilm.h"
+#include "examples/minilm/ranking.h"
 #include "examples/minilm/wordpiece.h"
 
 namespace minilm {
@@ -81,21 +82,18 @@ std::string shortened(const std::string& text) {
 /// Prints the sentences that are most like the query; true when all of the query's own topic come before any other.
 bool rank(const std::vector<Sentence>& sentences, const Embeddings& embeddings, size_t query) {
   constexpr size_t kShown = 5;
-  struct Match {
-    double likeness;
-    const Sentence* sentence;
-  };
   std::vector<Match> matches;
   for (size_t s = 0; s < sentences.size(); ++s)
-    if (!sentences[s].is_query) matches.push_back({cosine(embeddings[query], embeddings[s]), &sentences[s]});
-  std::sort(matches.begin(), matches.end(), [](const Match& a, const Match& b) { return a.likeness > b.likeness; });
+    if (!sentences[s].is_query) matches.push_back({.likeness = cosine(embeddings[query], embeddings[s]), .index = s});
+  sort_by_likeness(matches);
 
   std::printf("\n%s\n", sentences[query].text.c_str());
-  for (size_t m = 0; m < std::min(kShown, matches.size()); ++m)
-    std::printf("  %.2f  %-9s  %s\n", matches[m].likeness, matches[m].sentence->topic.c_str(),
-                shortened(matches[m].sentence->text).c_str());
+  for (size_t m = 0; m < std::min(kShown, matches.size()); ++m) {
+    const Sentence& sentence = sentences[matches[m].index];
+    std::printf("  %.2f  %-9s  %s\n", matches[m].likeness, sentence.topic.c_str(), shortened(sentence.text).c_str());
+  }
   return std::is_partitioned(matches.begin(), matches.end(),
-                             [&](const Match& m) { return m.sentence->topic == sentences[query].topic; });
+                             [&](const Match& m) { return sentences[m.index].topic == sentences[query].topic; });
 }
 
 /// The least cosine between rows of the same number.
@@ -204,10 +202,10 @@ int run(const std::string& model_folder, const std::string& example_folder) {
   const Embeddings golden = read_golden(example_folder + "/golden.json", sentences, embeddings[0].size());
   is_good &= check(embeddings, to_rows(reference.embed(tokens)), golden);
   print_speed(model, tokeniser, sentences);
+  print_next_steps();
 
   std::printf("\nwhich kernels ran, and why\n");
   for (const ejk::Explanation& explanation : model.explain(tokens)) std::printf("%s\n", to_text(explanation).c_str());
-  print_next_steps();
   return is_good ? 0 : 1;
 }
 

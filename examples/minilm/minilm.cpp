@@ -198,9 +198,15 @@ std::vector<ejk::Explanation> MiniLm::explain(const PackedTokens& tokens) const 
   const Tensor x(nullptr, dtype_, {static_cast<int64_t>(tokens.ids.size()), width_});
   const auto attention = to_array(attention_inputs(x, x, x, tokens.cu_seqlens));
   const auto pooling = to_array(ejk::MeanPooling::Inputs{.x = x, .cu_seqlens = tokens.cu_seqlens});
-  const auto expand = to_array(linear_inputs(layers_.front().expand, x, Tensor(nullptr, DType::i32, {1})));
-  return {ejk::explain(ejk::GroupedMatmul::kName, expand,
-                       ejk::ParamsBlock::of(ejk::GroupedMatmul::Params{.transpose_rhs = true}), options_),
+  const auto explain_linear = [&](const Affine& layer) {
+    const Tensor rows(nullptr, dtype_, {x.shape[0], layer.weight.shape()[1]});
+    return ejk::explain(ejk::GroupedMatmul::kName,
+                        to_array(linear_inputs(layer, rows, Tensor(nullptr, DType::i32, {1}))),
+                        ejk::ParamsBlock::of(ejk::GroupedMatmul::Params{.transpose_rhs = true}), options_);
+  };
+  const Layer& layer = layers_.front();
+  return {explain_linear(layer.query),  // key, value and attended are of the same shape
+          explain_linear(layer.expand), explain_linear(layer.contract),
           ejk::explain(ejk::FlashAttention::kName, attention, ejk::ParamsBlock::of(ejk::FlashAttention::Params{}),
                        options_),
           ejk::explain(ejk::MeanPooling::kName, pooling, ejk::ParamsBlock::of(ejk::MeanPooling::Params{}), options_)};

@@ -40,7 +40,7 @@ class MiniLm {
   /// in the vocabulary and for a sentence that is longer than the model has positions.
   ejk::Array embed(const PackedTokens& tokens) const;
 
-  /// Which kernels and configs the calls of `embed(tokens)` get, and why: one explanation per operation.
+  /// Which kernels and configs the calls of `embed(tokens)` get, and why: one explanation per operation and shape.
   std::vector<ejk::Explanation> explain(const PackedTokens& tokens) const;
 
   /// What `embed(tokens)` has to compute in its linear layers and its attention; a multiply-add is two operations.

@@ -198,13 +198,17 @@ TEST(MiniLm, an_empty_batch_is_fine) {
   EXPECT_EQ(MiniLm(random_weights().file(), DType::f32, {}, kSmall).embed(pack({})).num_elements(), 0);
 }
 
-TEST(MiniLm, explains_every_operation) {
+TEST(MiniLm, explains_every_operation_and_shape) {
   const MiniLm model(random_weights().file(), DType::f64, {.kernel = "reference"}, kSmall);
   const auto explanations = model.explain(pack(kSentences));
-  ASSERT_EQ(explanations.size(), 3u);
-  EXPECT_THAT(explanations[0].problem, HasSubstr("grouped_matmul"));
-  EXPECT_THAT(explanations[1].problem, HasSubstr("flash_attention"));
-  EXPECT_THAT(explanations[2].problem, HasSubstr("mean_pooling"));
+  ASSERT_EQ(explanations.size(), 5u);
+  const char* const weights[] = {"k=8 num_groups=1 n=8 ", "k=8 num_groups=1 n=12 ", "k=12 num_groups=1 n=8 "};
+  for (size_t n = 0; n < 3; ++n) {
+    EXPECT_THAT(explanations[n].problem, HasSubstr("grouped_matmul"));
+    EXPECT_THAT(explanations[n].problem, HasSubstr(weights[n]));
+  }
+  EXPECT_THAT(explanations[3].problem, HasSubstr("flash_attention"));
+  EXPECT_THAT(explanations[4].problem, HasSubstr("mean_pooling"));
   for (const ejk::Explanation& explanation : explanations) EXPECT_EQ(explanation.kernel, "reference");
 }
 
