@@ -541,7 +541,7 @@ TEST_F(Cuda, kernels_of_the_library_only_launch) {
         ++num_runs;
       }
     }
-  RecordProperty("runs", static_cast<int>(num_runs));
+  EXPECT_GT(num_runs, 400);
 }
 
 /// A choice is shared by every call of a problem, and so is its code: two calls with one key ask for the same programs.
