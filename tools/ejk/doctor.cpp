@@ -120,6 +120,13 @@ Line memory_line() {
   return {"", found, Verdict::warn, "less than 1 GiB is left: large calls may fail with out_of_memory"};
 }
 
+/// The driver is opened by its name: the loader knows the places.
+std::string driver_places() {
+  const char* path = std::getenv("LD_LIBRARY_PATH");
+  return fmt::format("looked for in LD_LIBRARY_PATH ({}), ld.so.cache and the system's library folders",
+                     path != nullptr && *path != '\0' ? path : "not set");
+}
+
 Line driver_line() {
   const cuda::DriverReport driver = cuda::driver_report();
   std::ifstream file("/proc/driver/nvidia/version");
@@ -128,8 +135,9 @@ Line driver_line() {
   if (driver.error.empty())
     return {"", fmt::format("{}, CUDA {}.{}", driver.library, driver.version / 1000, driver.version % 1000 / 10)};
   // Without a kernel module there is no GPU to speak of: nothing is wrong.
-  if (module.empty()) return {"", fmt::format("none ({}); calls on host tensors need none", driver.error)};
-  return {"", fmt::format("{}; {}", module, driver.error), Verdict::warn,
+  if (module.empty())
+    return {"", fmt::format("none ({}; {}); calls on host tensors need none", driver.error, driver_places())};
+  return {"", fmt::format("{}; {}; {}", module, driver.error, driver_places()), Verdict::warn,
           "there is a GPU's kernel module, but no device can be used: install or expose the driver's libcuda.so.1"};
 }
 
