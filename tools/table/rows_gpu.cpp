@@ -46,10 +46,19 @@ int64_t num_fast(const std::vector<KernelOf>& all) {
   return std::max<int64_t>(1,
                            std::count_if(all.begin(), all.end(), [](const auto& one) { return !one.is_reference(); }));
 }
-/// So many for a kernel that is no reference, of problems that keep every multiprocessor busy; a few for a reference.
-std::vector<Configuration> draw(const KernelOf& one, int64_t fast, int64_t references, uint64_t seed) {
-  return configurations(*one.tests, one.kernel, kGpu, static_cast<size_t>(one.is_reference() ? references : fast), seed,
-                        one.is_reference() ? Size::small : Size::normal);
+struct Drawn {
+  KernelOf of;
+  std::vector<Configuration> configurations;
+};
+/// So many for each kernel that is no reference, of problems that keep every multiprocessor busy; a few for a
+/// reference. It takes the host a while: a watchdog begins afterwards.
+std::vector<Drawn> draw(int64_t fast, int64_t references, uint64_t seed) {
+  std::vector<Drawn> all;
+  for (const KernelOf& one : every_kernel())
+    all.push_back(
+        {one, configurations(*one.tests, one.kernel, kGpu, static_cast<size_t>(one.is_reference() ? references : fast),
+                             seed, one.is_reference() ? Size::small : Size::normal)});
+  return all;
 }
 
 std::vector<const TestOperation*> operations_that_are(bool gradients) {
@@ -204,6 +213,10 @@ RowResult reference_trust(const RowRequest& request) {
   });
   RowResult result = tally.result();
   result.figures["largest_relative_difference"] = worst;
+  result.notes.push_back(
+      "The third voice is JAX in float64 on the CPU: tests/python/test_xla*.py hold kernels written in it to 1e-12 of "
+      "the "
+      "reference, in every run of the tests.");
   return result;
 }
 
@@ -267,12 +280,13 @@ RowResult far_tensors_on_gpu(const RowRequest& request) {
 RowResult bit_equal_reruns_on_gpu(const RowRequest& request) {
   constexpr int64_t kReruns = 1000, kPart = 100;
   Tally tally;
-  Watchdog watchdog(60);
-  const std::vector<KernelOf> all = every_kernel();
   std::atomic<int64_t> unequal = 0;
   std::map<std::string, double> per_kernel;
-  for (const KernelOf& one : all) {
-    const std::vector<Configuration> some = draw(one, request.n / num_fast(all) + 1, 1, request.seed);
+  const std::vector<Drawn> all = draw(request.n / num_fast(every_kernel()) + 1, 1, request.seed);
+  Watchdog watchdog(60);
+  for (const Drawn& drawn : all) {
+    const KernelOf& one = drawn.of;
+    const std::vector<Configuration>& some = drawn.configurations;
     per_kernel["configurations of " + one.name()] = static_cast<double>(some.size());
     if (some.empty()) {
       tally.add(one.name() + ": no problem was one for it");
@@ -303,6 +317,7 @@ RowResult bit_equal_reruns_on_gpu(const RowRequest& request) {
 RowResult hang_watchdog(const RowRequest& request) {
   constexpr int64_t kLaunches = 100;
   Tally tally;
+  const std::vector<Drawn> all = draw(request.n / 2000 + 1, 2, request.seed);
   Watchdog watchdog;
   const cuda::Stream stream(kGpu);
   std::map<std::string, double> per_kernel;
@@ -317,8 +332,8 @@ RowResult hang_watchdog(const RowRequest& request) {
     launches += kLaunches;
   };
   std::vector<std::pair<Configuration, std::string>> busy;
-  for (const KernelOf& one : every_kernel())
-    for (const Configuration& configuration : draw(one, request.n / 2000 + 1, 2, request.seed)) {
+  for (const auto& [one, some] : all)
+    for (const Configuration& configuration : some) {
       launch(configuration, one.name());
       if (configuration.tasks > device_properties(kGpu).num_units) busy.emplace_back(configuration, one.name());
     }
@@ -341,8 +356,9 @@ RowResult graph_replays(const RowRequest& request) {
   Tally tally;
   std::map<std::string, double> per_kernel;
   const int64_t each = request.n / kConfigurations + 1;
-  for (const KernelOf& one : every_kernel()) {
-    const std::vector<Configuration> some = draw(one, kConfigurations, kConfigurations / 10, request.seed);
+  for (const Drawn& drawn : draw(kConfigurations, kConfigurations / 10, request.seed)) {
+    const KernelOf& one = drawn.of;
+    const std::vector<Configuration>& some = drawn.configurations;
     if (some.empty()) tally.add(one.name() + ": no problem was one for it");
     per_kernel["configurations of " + one.name()] = static_cast<double>(some.size());
     per_kernel["replays of " + one.name()] = static_cast<double>(each) * static_cast<double>(some.size());
