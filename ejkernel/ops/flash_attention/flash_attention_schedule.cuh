@@ -39,9 +39,10 @@ struct FlashCall {
 ///    turns, the last section ending with the shortest. Lengths change slowly along the list, and snake() does the
 ///    rest.
 struct FlashSchedule : FlashCall {
-  int rows;      ///< of a tile
-  int heads;     ///< of all batch entries
-  int sections;  ///< without heads_per_section they are not used
+  int rows;       ///< of a tile
+  int heads;      ///< of all batch entries
+  int num_tiles;  ///< of all heads
+  int sections;   ///< without heads_per_section they are not used
   cuda::Divisor tiles, pairs, section_tiles;
   cuda::Divisor section_heads, last_section_heads, heads_of_batch;
 
@@ -49,12 +50,14 @@ struct FlashSchedule : FlashCall {
       : FlashCall(call),
         rows(rows),
         heads(batch * num_heads),
+        num_tiles(cuda::ceil_div(q_len, rows) * heads),
         sections(heads_per_section == 0 ? 1 : cuda::ceil_div(heads, heads_per_section)),
-        tiles(cuda::ceil_div(q_len, rows)),
+        // Of a call without rows or heads nothing is divided.
+        tiles(cuda::max(cuda::ceil_div(q_len, rows), 1)),
         pairs((tiles.value + 1) / 2),
         section_tiles(cuda::max(heads_per_section, 1) * tiles.value),
         section_heads(cuda::max(heads_per_section, 1)),
-        last_section_heads(heads - (sections - 1) * heads_per_section),
+        last_section_heads(cuda::max(heads - (sections - 1) * heads_per_section, 1)),
         heads_of_batch(num_heads) {}
 
   /// The tile of a block in a round; false when there is none, nor in later rounds.
@@ -63,7 +66,7 @@ struct FlashSchedule : FlashCall {
     int head, row;
     if (kCausal && heads_per_section == 0) {
       const int pair = round / 2 * num_blocks + block;
-      if (pair >= pairs.value * heads) return false;
+      if (pair >= pairs.value * heads || num_tiles == 0) return false;
       head = pairs.quotient(pair);
       const int within = pair - head * pairs.value;
       row = round % 2 == 0 ? tiles.value - 1 - within : within;
@@ -71,7 +74,7 @@ struct FlashSchedule : FlashCall {
         row = tiles.value;  // the middle tile has no other: one without rows stands for it
     } else {
       const int index = snake(round, block, num_blocks);
-      if (index >= tiles.value * heads) return false;
+      if (index >= num_tiles) return false;
       if constexpr (kCausal) {
         const int section = section_tiles.quotient(index), within = index - section * section_tiles.value;
         const bool is_last = section == sections - 1;

@@ -35,9 +35,9 @@ void expect_every_tile_once(const FlashCall& call, int num_blocks) {
 }
 
 TEST(FlashSchedule, every_tile_has_one_block) {
-  for (int q_len : {1, 127, 128, 129, 256, 384, 1000, 1280, 2048})
+  for (int q_len : {0, 1, 127, 128, 129, 256, 384, 1000, 1280, 2048})
     for (int heads : {1, 2, 3, 7, 16})
-      for (int batch : {1, 3})
+      for (int batch : {0, 1, 3})
         for (int num_blocks : {1, 2, 5, 132}) {
           for (int section : {0, 1, 2, 4, 16, 40})
             expect_every_tile_once<true>({.q_len = q_len,
