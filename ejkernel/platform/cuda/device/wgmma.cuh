@@ -9,6 +9,7 @@
 
 #include "ejkernel/platform/cuda/device/half.cuh"
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
+#include "ejkernel/platform/cuda/device/swizzle.cuh"
 #include "ejkernel/platform/cuda/device/target.cuh"
 
 namespace ejk::cuda {
@@ -24,15 +25,12 @@ struct Operand {
 
 /// A tile whose rows run along K: 32 bytes further are the next 16 columns of its 64.
 EJK_DEVICE Operand k_major_operand(const void* tile) {
-  constexpr uint64 kSwizzle128 = 1ull << 62, kRowGroup = 1024 >> 4, kUnused = 1;
-  return {kSwizzle128 | kRowGroup << 32 | kUnused << 16 | (shared_address(tile) & 0x3ffff) >> 4};
+  return {k_major_descriptor(shared_address(tile))};
 }
 /// A tile whose rows run along N: 2048 bytes further are the next 16 rows. `column_tile_bytes` lie between one
 /// 64-column tile and the next.
 EJK_DEVICE Operand n_major_operand(const void* tile, int column_tile_bytes) {
-  constexpr uint64 kSwizzle128 = 1ull << 62, kRowGroup = 1024 >> 4;
-  return {kSwizzle128 | kRowGroup << 32 | static_cast<uint64>(column_tile_bytes >> 4) << 16 |
-          (shared_address(tile) & 0x3ffff) >> 4};
+  return {n_major_descriptor(shared_address(tile), column_tile_bytes)};
 }
 enum class Major : int { k, n };
 
@@ -44,7 +42,7 @@ constexpr int step_of(Major major) { return (major == Major::k ? 32 : 2048) >> 4
 EJK_DEVICE uint32 address_of_columns(uint32 tile, int first_row, int step) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int row = first_row + lane % 16, chunk = step * 2 + lane / 16;
-  return tile + row * 128 + ((chunk ^ row % 8) << 4);
+  return tile + swizzled_offset(row, chunk);
 }
 /// Writes those columns of a packed accumulator, elements 8 step .. 8 step + 7 of its thread's as words 0..3.
 EJK_DEVICE void store_columns(uint32 tile, int first_row, int step, const uint32* words) {
