@@ -153,7 +153,6 @@ class BackwardTask {
  private:
   bool has_key_rows() const { return p_.in.gk.present(); }
   bool has_value_rows() const { return p_.in.gv.present(); }
-  bool has_token_gates() const { return p_.in.g.present() || p_.in.g_gamma.present(); }
   const float* whole_value_decay() const { return has_value_rows() ? s_.whole_value_decay : nullptr; }
 
   ChunkState state_at(float* states, int64_t n) const {
@@ -264,8 +263,8 @@ class BackwardTask {
     if (has_key_rows()) {
       decayed_scores(s_.query, s_.key, s_.key_decay, s_.panel, s_.key_scores);
     } else {
-      if (has_token_gates()) decay_table(s_.key_decay, s_.table);
-      plain_scores(s_.query, s_.key, has_token_gates() ? s_.table : ChunkRows(), s_.panel, s_.key_scores);
+      if (have_token_decays(p_)) decay_table(s_.key_decay, s_.table);
+      plain_scores(s_.query, s_.key, have_token_decays(p_) ? s_.table : ChunkRows(), s_.panel, s_.key_scores);
     }
     if (has_value_rows())
       decayed_scores(s_.d_out, s_.value, s_.value_decay, s_.panel, s_.value_scores);
@@ -299,8 +298,8 @@ class BackwardTask {
     if (has_key_rows()) {
       add_pair_gradients(s_.value_scores, s_.query, s_.key, s_.key_decay, s_.d_query, s_.d_key, s_.key_gate);
     } else {
-      if (has_token_gates()) multiply_tables(s_.value_scores, s_.table, s_.weights);
-      const ChunkRows& weights = has_token_gates() ? s_.weights : s_.value_scores;
+      if (have_token_decays(p_)) multiply_tables(s_.value_scores, s_.table, s_.weights);
+      const ChunkRows& weights = have_token_decays(p_) ? s_.weights : s_.value_scores;
       weighted_sums<true>(weights, s_.key, s_.d_query);
       add_sums_down(weights, s_.query, s_.d_key);
     }

@@ -93,7 +93,14 @@ inline void store_rows(const HeadPart& part, const ChunkRows& from, float factor
     store_row(from.row(i), factor, from.columns, t.data, t.dtype, rows.offset(tokens.first + i) + column);
 }
 
-/// The sums of the gates that are one number for a whole token.
+/// Gates that are one number for a whole token are added to those of keys, or of values where there are those alone:
+/// rounded by itself, one and the same decay of every token would be off by the same factor every time.
+inline bool keys_take_token_gates(const Problem& p) { return p.in.gk.present() || !p.in.gv.present(); }
+inline bool have_token_decays(const Problem& p) {
+  return (p.in.g.present() || p.in.g_gamma.present()) && keys_take_token_gates(p);
+}
+
+/// The sums of those gates.
 inline void load_token_gates(const HeadPart& part, const ChunkTokens& tokens, float* gates) {
   const RecurrentAttention::Inputs& in = part.p.in;
   float of_head = 0;
@@ -114,10 +121,10 @@ inline void exponentiate(float gate, int64_t count, float* row) {
   for (int64_t c = 0; c < count; c += lanes()) hn::Store(exp_any(hn::Add(hn::Load(d, row + c), gates)), d, row + c);
 }
 
-/// Decays of keys: every gate but gv. 1 in rows of no token.
+/// Decays of keys, 1 in rows of no token.
 inline void load_key_decays(const HeadPart& part, const ChunkTokens& tokens, const ChunkRows& decay) {
   HWY_ALIGN float gates[kChunk] = {};
-  load_token_gates(part, tokens, gates);
+  if (keys_take_token_gates(part.p)) load_token_gates(part, tokens, gates);
   if (part.p.in.gk.present()) {
     load_rows(part, part.p.in.gk, part.q_head, 0, tokens, decay);
     for (int64_t i = 0; i < tokens.count; ++i) exponentiate(gates[i], decay.stride, decay.row(i));
@@ -130,8 +137,10 @@ inline void load_key_decays(const HeadPart& part, const ChunkTokens& tokens, con
 
 /// Decays of values.
 inline void load_value_decays(const HeadPart& part, const ChunkTokens& tokens, const ChunkRows& decay) {
+  HWY_ALIGN float gates[kChunk] = {};
+  if (!keys_take_token_gates(part.p)) load_token_gates(part, tokens, gates);
   load_rows(part, part.p.in.gv, part.q_head, part.column, tokens, decay);
-  for (int64_t i = 0; i < kChunk; ++i) exponentiate(0, decay.stride, decay.row(i));
+  for (int64_t i = 0; i < kChunk; ++i) exponentiate(gates[i], decay.stride, decay.row(i));
 }
 
 /// A part's columns of a tensor of states; an absent one is all 0.

@@ -122,7 +122,6 @@ class ForwardPart {
 
  private:
   bool has_value_gates() const { return p_.in.gv.present(); }
-  bool has_token_gates() const { return p_.in.g.present() || p_.in.g_gamma.present(); }
 
   void load(const ChunkTokens& tokens) {
     load_rows(part_, p_.in.key, part_.kv_head(), 0, tokens, s_.key);
@@ -141,8 +140,8 @@ class ForwardPart {
     if (p_.in.gk.present()) {
       decayed_scores(s_.query, s_.key, s_.key_decay, s_.panel, s_.scores);
     } else {
-      if (has_token_gates()) decay_table(s_.key_decay, s_.table);
-      plain_scores(s_.query, s_.key, has_token_gates() ? s_.table : ChunkRows(), s_.panel, s_.scores);
+      if (have_token_decays(p_)) decay_table(s_.key_decay, s_.table);
+      plain_scores(s_.query, s_.key, have_token_decays(p_) ? s_.table : ChunkRows(), s_.panel, s_.scores);
     }
     decay_from_start(s_.key_decay, s_.query, s_.query);
     if (!has_value_gates()) {
