@@ -69,10 +69,12 @@ template <>
 CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device) {
   CpuBackwardConfig config;
   static_cast<CpuConfig&>(config) = tiles_for(p, device);
-  // One sequence may have all of the work: as many parts as that needs. Two blocks of keys are the least worth one.
-  const int64_t keys = p.packed ? p.k_rows : p.num_sequences * p.k_rows;
+  // One sequence may have all of the work: as many parts as that needs, while there are two blocks of keys for each and
+  // their sums are at most eight times as large as dQ.
+  const int64_t tensors = p.packed ? 1 : p.num_sequences, keys = tensors * p.k_rows;
+  const int64_t rows = tensors * p.q_rows * p.num_q_heads;
   while (config.key_parts < 64 && p.num_kv_heads * config.key_parts < 2 * device.num_units &&
-         keys > 2 * config.key_parts * config.block_k)
+         keys > 2 * config.key_parts * config.block_k && KeyParts::most_rows(p, 2 * config.key_parts) <= 8 * rows)
     config.key_parts *= 2;
   return config;
 }

@@ -176,6 +176,17 @@ TEST(AttentionKeyParts, sums_of_a_batch_take_memory_for_its_longest_sequence) {
   EXPECT_EQ(KeyParts::most_rows(dense, 8), 8 * 512);
 }
 
+TEST(AttentionKeyParts, the_heuristic_minds_that_memory) {
+  const auto parts = [](const Problem& p) { return cpu_heuristic<CpuBackwardConfig>(p, {.num_units = 64}).key_parts; };
+  const std::vector<int> lengths(16, 1024);
+  EXPECT_EQ(parts(Batch(lengths, 1, 1).problem), 8) << "one of them may be all of it";
+  FlashAttention::Params params;
+  params.max_seqlen_q = params.max_seqlen_k = 1024;
+  EXPECT_EQ(parts(Batch(lengths, 1, 1, params).problem), 64) << "one is a sixteenth";
+  const Tensor rows(nullptr, DType::f32, {16, 1024, 1, 64});
+  EXPECT_EQ(parts(make_problem({.query = rows, .key = rows, .value = rows}, {})), 64);
+}
+
 TEST(AttentionKeyParts, gradients_of_a_ragged_batch_are_the_same_for_any_number_of_threads) {
   Batch batch({5, 400, 16, 0, 90}, 2, 1);
   const int64_t total = batch.problem.q_rows;
