@@ -3,7 +3,8 @@
 //
 // S of an element is the square root of the sum of its squared terms, every sum expanded to products of inputs. That
 // sum is the same recurrence on squared numbers (and doubled gates), so one text computes the answer, S, and the
-// float32 runs of the error rule: in two of those sums over rows and columns of the state are taken in another order,
+// float32 runs of the error rule. (All but that of g_gamma, where what one token gives another is one term, many times
+// over.) In two of those sums over rows and columns of the state are taken in another order,
 // and in one the gates are differences of sums over up to 64 tokens, which is what chunked kernels know of them.
 //
 // Rows and columns of a state depend on each other nowhere: of a large problem some are judged, over all tokens.
@@ -53,6 +54,7 @@ class Collector {
   std::vector<int64_t> at_;
   std::array<std::vector<double>, 5> runs_;  ///< the answer, S squared, and three float32 runs
 };
+constexpr size_t kSquares = 1;  ///< S squared, of those
 
 /// What one query head of one sequence reads, tokens in the order in which the recurrence takes them.
 struct Head {
@@ -123,6 +125,32 @@ class Run {
     for (auto* columns : {&value, &gv}) columns->resize(h_.length * h_.value_dim);
     g.resize(h_.length);
     for (size_t i = h_.length; i-- > 0;) step_back(i, before.data() + i * size);
+  }
+
+  /// Of the run on squared numbers: the squares of g_gamma's terms. What token s gives token i passes i - s decays and
+  /// is in g_gamma so many times: one term, (i - s) times as large. With (i - s)^2 the sum of 2 (t - s) - 1 over the
+  /// tokens t between, each t adds what it reads, weighted by age.
+  Real squares_of_gamma() const {
+    std::vector<Real> now = to_real(h_.initial), aged(now.size()), weights;
+    weights.reserve(h_.length * part_.keys.size() * part_.values.size());
+    for (size_t i = 0; i < h_.length; ++i)
+      for_each_decay(i, [&](size_t k, size_t v, size_t n, Real decay) {
+        aged[n] = decay * (aged[n] + now[n]);
+        now[n] *= decay;
+        weights.push_back(2 * aged[n] - now[n]);
+        now[n] += Real(h_.key[i * h_.key_dim + k]) * Real(h_.value[i * h_.value_dim + v]);
+      });
+    std::vector<Real> later = to_real(h_.d_final);
+    Real sum = 0;
+    for (size_t i = h_.length; i-- > 0;) {
+      const Real* weight = weights.data() + i * (weights.size() / h_.length);
+      for_each_decay(i, [&](size_t k, size_t v, size_t n, Real decay) {
+        later[n] += Real(h_.query[i * h_.key_dim + k]) * Real(h_.scale) * Real(h_.d_out[i * h_.value_dim + v]);
+        sum += *weight++ * later[n];
+        later[n] *= decay;
+      });
+    }
+    return sum;
   }
 
  private:
@@ -282,7 +310,7 @@ void run_all(const Head& head, const Part& part, DType dtype, uint64_t seed, Com
     use(number, run);
   };
   one(0, head, part, Gates::direct, double{});
-  one(1, head.squared(), part, Gates::direct, double{});
+  one(kSquares, head.squared(), part, Gates::direct, double{});
   Part reversed = part, shuffled = part;
   std::reverse(reversed.keys.begin(), reversed.keys.end());
   std::reverse(reversed.values.begin(), reversed.values.end());
@@ -389,7 +417,8 @@ class Group {
           [&](size_t number, const auto& run) {
             query.add(number, run.query), gk.add(number, run.gk), gv.add(number, run.gv), g.add(number, run.g);
             initial.add(number, run.first), keys.add(number, run.key), values.add(number, run.value);
-            add_gamma(number, run.g, gammas[static_cast<size_t>(h)]);
+            const double gamma = number == kSquares ? static_cast<double>(run.squares_of_gamma()) : sum_of(run.g);
+            gammas[static_cast<size_t>(h)].add(number, std::vector<double>{gamma});
           });
       if (rows) add_tokens(to.query, query, h, w_.q_heads, part.keys, w_.key_dim);
       if (rows) add_tokens(to.gk, gk, h, w_.q_heads, part.keys, w_.key_dim);
@@ -407,10 +436,8 @@ class Group {
 
  private:
   template <class Real>
-  static void add_gamma(size_t number, const std::vector<Real>& g, FiveRuns& to) {
-    Real sum = 0;
-    for (const Real x : g) sum += x;
-    to.add(number, std::vector<Real>{sum});
+  static double sum_of(const std::vector<Real>& g) {
+    return static_cast<double>(std::accumulate(g.begin(), g.end(), Real(0)));
   }
   void add_tokens(Collector& to, const FiveRuns& from, int64_t head, int64_t heads, const Places& places,
                   int64_t dim) const {

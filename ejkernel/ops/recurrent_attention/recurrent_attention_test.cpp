@@ -255,6 +255,25 @@ struct LeavesOutAToken {
   }
 };
 
+TEST(RecurrentAttention, a_term_that_passes_several_gates_is_one_term_of_g_gammas_error) {
+  const std::vector<double> q = {1, 2, 3, 1}, k = {2, 1, 1, 3}, v = {1, 3, 2, 1}, d_out = {1, 1, 2, 3};
+  const double decay = 0.5;
+  double gradient = 0, squares = 0;
+  for (size_t i = 0; i < q.size(); ++i)
+    for (size_t s = 0; s < i; ++s) {
+      const double gates = static_cast<double>(i - s),
+                   term = gates * q[i] * d_out[i] * std::pow(decay, gates) * k[s] * v[s];
+      gradient += term, squares += term * term;
+    }
+  const auto row = [](const std::vector<double>& x) { return f32({1, static_cast<int64_t>(x.size()), 1, 1}, x); };
+  const Array query = row(q), key = row(k), value = row(v), cotangent = row(d_out), gamma = f32({1}, {std::log(decay)});
+  const testing::Answer answer = testing::recurrence_backward_answer(
+      {{.query = query, .key = key, .value = value, .g_gamma = gamma}, cotangent, {}}, {.softmax_scale = 1}, 1e6, 1);
+  constexpr size_t kGamma = 4;
+  EXPECT_THAT(answer.outputs[kGamma].ref, Pointwise(::testing::DoubleNear(1e-5), {gradient}));
+  EXPECT_THAT(answer.outputs[kGamma].spread, Pointwise(::testing::DoubleNear(1e-5), {std::sqrt(squares)}));
+}
+
 TEST(RecurrentAttention, the_error_rule_catches_a_kernel_that_leaves_out_a_token) {
   const auto kernel = std::make_shared<const KernelInfo>(make_kernel<RecurrentAttention, LeavesOutAToken>());
   const testing::TestOperation& tests = testing::recurrent_attention_tests();
