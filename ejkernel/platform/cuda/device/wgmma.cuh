@@ -24,9 +24,7 @@ struct Operand {
 };
 
 /// A tile whose rows run along K: 32 bytes further are the next 16 columns of its 64.
-EJK_DEVICE Operand k_major_operand(const void* tile) {
-  return {k_major_descriptor(shared_address(tile))};
-}
+EJK_DEVICE Operand k_major_operand(const void* tile) { return {k_major_descriptor(shared_address(tile))}; }
 /// A tile whose rows run along N: 2048 bytes further are the next 16 rows. `column_tile_bytes` lie between one
 /// 64-column tile and the next.
 EJK_DEVICE Operand n_major_operand(const void* tile, int column_tile_bytes) {
