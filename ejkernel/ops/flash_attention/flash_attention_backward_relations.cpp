@@ -48,8 +48,10 @@ std::string compare_gradients(const Problem& p, const std::vector<Array>& a, con
   const double terms = size_of_terms(p);
   for (size_t o = 0; o < a.size(); ++o) {
     if (!a[o].present() && !b[o].present()) continue;
-    const double relative = relative_difference(b[o].dtype());
-    const double rounding = 16 * terms * (b[o].dtype() == DType::f64 ? 0x1p-53 : 0x1p-24);
+    // Sinks and a bias may be f64 beside queries that are not: sums are of float32 then (operations §0.12).
+    const bool in_double = p.view("query").dtype == DType::f64;
+    const double relative = relative_difference(in_double || b[o].dtype() != DType::f64 ? b[o].dtype() : DType::f32);
+    const double rounding = 16 * terms * (in_double ? 0x1p-53 : 0x1p-24);
     if (const std::string wrong = compare(a[o], b[o], relative, std::max(0.1, rounding / relative)); !wrong.empty())
       return "gradient " + std::to_string(o) + ": " + wrong;
   }
