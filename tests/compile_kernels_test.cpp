@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "ejkernel/platform/cuda/program.h"
 #include "tests/ejk_tool.h"
@@ -94,6 +95,20 @@ INSTANTIATE_TEST_SUITE_P(Nvrtc, CompileKernelsOnOldest, ::testing::Values(12));
 /// does in every run.
 class CompileKernelsLong : public CompileKernels {};
 TEST_P(CompileKernelsLong, for_other_architectures) { compiles_all(GetParam() == 12 ? "sm_80,sm_90a" : "sm_100"); }
+/// Configs that differ in their stages are one program, and none that is compiled spills.
+TEST_P(CompileKernelsLong, of_every_config_whose_registers_suffice) {
+  const ProcessResult result =
+      ejk({"compile", "flash_attention", "--kernel", "cuda_sm90", "--case", "dense_d128_causal", "--every-config"},
+          {"EJKERNEL_NVRTC=" + compiler(GetParam()), "EJKERNEL_CACHE_DIR=" + cache.string()});
+  EXPECT_EQ(result.exit_code, 1) << "some are refused";
+  EXPECT_THAT(result.out, HasSubstr("86 configs, 20 programs in "));
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("FAIL")) {
+      EXPECT_THAT(line, HasSubstr("registers for a thread of"));
+    }
+  compiles({"mean_pooling", "--kernel", "cuda", "--case", "e5_mistral_packed", "--every-config"});
+}
 INSTANTIATE_TEST_SUITE_P(Nvrtc, CompileKernelsLong, ::testing::Values(12, 13),
                          [](const auto& info) { return std::to_string(info.param); });
 

@@ -77,7 +77,7 @@ std::vector<ConfigBlock> every_config(const KernelInfo& kernel, const CallView& 
     std::vector<ConfigBlock> longer;
     for (ConfigBlock& config : configs)
       for (const int64_t value : field.legal) {
-        field.set(&config, value);
+        field.set(config.data(), value);
         longer.push_back(config);
       }
     configs = std::move(longer);
@@ -182,8 +182,8 @@ int run(const Flags& flags) {
     fmt::print("{}  {:7}  {:<{}}  {}  {}\n", row.good ? coloured("ok  ", Colour::green) : coloured("FAIL", Colour::red),
                key.first, row.kernel, width, row.found, printable(key.second));
   }
-  fmt::print("\n{} configs, {} programs in {:.2f} s on {} threads, {} refused\n", work.size(), rows.size(), seconds,
-             num_threads(), num_bad);
+  fmt::print("\n{} configs, {} programs in {:.2f} s on {} threads, {} refused\n", work.size(), rows.size() - num_bad,
+             seconds, num_threads(), num_bad);
   return num_bad == 0 ? kOk : kFailed;
 }
 

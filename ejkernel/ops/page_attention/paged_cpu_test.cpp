@@ -183,6 +183,25 @@ PlanOptions short_splits(int block = 32) {
   return options;
 }
 
+/// Weights are multiplied by such scales before they are rounded, and products below the smallest normal number are
+/// what the instruction for pairs takes for zero.
+TEST(PagedCpu, tiny_scales_of_slots_do_not_lose_values) {
+  Problem p(1);
+  make_tensors(p, {.contexts = {40, 3}, .queries = {1, 1}, .head_dim = 64, .dtype = DType::bf16, .cache = DType::i8});
+  const Shape scales{p.in.kv_pages.shape[0], 16, 2, 1};
+  p.tensor(p.in.k_scale, DType::f32, scales, [] { return 0.05; });
+  p.tensor(p.in.v_scale, DType::f32, scales, [] { return 0x1p-122; });
+  const auto got = ragged_page_attention(p.in, p.params, {.plan = kCpu}).out;
+  const auto expected = ragged_page_attention(p.in, p.params, {.plan = kReference}).out;
+  double largest = 0, difference = 0;
+  for (int64_t n = 0; n < got.num_elements(); ++n) {
+    largest = std::max(largest, std::abs(get(expected, n)));
+    difference = std::max(difference, std::abs(get(got, n) - get(expected, n)));
+  }
+  EXPECT_GT(largest, 0);
+  EXPECT_LT(difference, 0x1p-6 * largest);
+}
+
 TEST(PagedCpu, random_batches_equal_the_reference) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     expect_right(random_problem(seed), "seed " + std::to_string(seed), seed % 2 == 0 ? kCpu : short_splits());

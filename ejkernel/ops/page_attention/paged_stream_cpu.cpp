@@ -67,7 +67,7 @@ class Stream {
     set_ranges();
     const int64_t first = first_begin_ == INT64_MAX ? 0 : first_begin_;  // of a window; without one, of sinks
     for (int64_t g = 0; value_pairs_ && g < p_.num_kv_heads; ++g)
-      s_.tiny_values[g] = has_tiny_values(p_, sequence_, g, first, past_);
+      s_.tiny_values[g] = has_tiny_values(p_, sequence_, g, first, past_) || has_tiny_scales(g, first);
     if (task_.parts == nullptr && task_.num_splits > 1) return run_all_splits();
     for (int64_t n = 0; n < task_.num_splits; ++n) {
       run_split(task_.split + n);
@@ -101,6 +101,26 @@ class Stream {
     }
     const std::byte* at(int64_t offset) const { return x->as<const std::byte>() + offset * bits(x->dtype) / 8; }
   };
+
+  /// The same question of scales by which weights are multiplied before they are rounded to pairs.
+  bool has_tiny_scales(int64_t kv_head, int64_t first) const {
+    if (value_.groups != 1) return false;
+    constexpr int64_t kStep = 16;  // the first scale mostly answers
+    const float* scales = value_.scale->as<const float>() + kv_head * value_.scale_strides.head;
+    bool any = false;
+    for (; first < past_; first += kStep) {
+      int64_t offsets[kStep];
+      const int64_t count = std::min(kStep, past_ - first);
+      PagedRows{p_, *value_.scale, value_.scale_strides, *value_.scale}.find(sequence_, first, count, offsets);
+      for (int64_t j = 0; j < count; ++j) {
+        if (offsets[j] == cpu::kNoRow) continue;
+        const float size = std::abs(scales[offsets[j]]);
+        if (size >= 0x1p-50f) return false;
+        any = any || size > 0;
+      }
+    }
+    return any;
+  }
 
   /// Splits one after the other, merged as merge_parts() merges what other tasks computed.
   void run_all_splits() {
