@@ -21,9 +21,9 @@ bool are_neighbours(const ConfigBlock& a, const ConfigBlock& b, std::span<const 
 
 class Search {
  public:
-  Search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed, TuningLab& lab,
-         size_t also)
-      : candidates_(candidates), fields_(fields), random_(seed), lab_(lab), also_(also) {
+  Search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, TuningLab& lab,
+         const SearchOptions& options)
+      : candidates_(candidates), fields_(fields), lab_(lab), options_(options), random_(options.seed) {
     result_.trials.resize(candidates.size());
   }
 
@@ -46,10 +46,10 @@ class Search {
   /// All of a small space; else every n-th. What to start from is the second to be tried.
   std::vector<size_t> selection() const {
     std::vector<size_t> field = {0};
-    if (also_ != 0) field.push_back(also_);
-    const size_t count = std::min(candidates_.size(), kExhaustiveSearch);
+    if (options_.also != 0) field.push_back(options_.also);
+    const size_t count = std::min(candidates_.size(), options_.breadth);
     for (size_t n = 1; n < count; ++n)
-      if (const size_t at = n * candidates_.size() / count; at != also_) field.push_back(at);
+      if (const size_t at = n * candidates_.size() / count; at != options_.also) field.push_back(at);
     return field;
   }
 
@@ -68,7 +68,7 @@ class Search {
     // Without the heuristic's config nothing can be said to be faster than it.
     if (!result_.trials[0].rejected.empty()) return;
     while (field.size() > 1) {
-      const size_t samples = (kExhaustiveSearch + field.size() - 1) / field.size();
+      const size_t samples = (options_.breadth + field.size() - 1) / field.size();
       for (size_t s = 0; s < samples; ++s) {
         std::shuffle(field.begin(), field.end(), random_);
         for (const size_t n : field)
@@ -111,9 +111,9 @@ class Search {
 
   std::span<const ConfigBlock> candidates_;
   std::span<const ConfigField> fields_;
-  std::minstd_rand random_;
   TuningLab& lab_;
-  size_t also_;
+  SearchOptions options_;
+  std::minstd_rand random_;
   SearchResult result_;
 };
 
@@ -127,9 +127,9 @@ double Trial::median() const {
   return *middle;
 }
 
-SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
-                    TuningLab& lab, size_t also) {
-  return Search(candidates, fields, seed, lab, also).run();
+SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, TuningLab& lab,
+                    const SearchOptions& options) {
+  return Search(candidates, fields, lab, options).run();
 }
 
 }  // namespace ejk

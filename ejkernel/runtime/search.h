@@ -2,11 +2,10 @@
 //
 // A race is successive halving (Jamieson and Talwalkar, AISTATS 2016): all runners are sampled, interleaved, and the
 // faster half goes on, until one is left. A round has about as many samples however many run, so that a small field is
-// not decided by a single one: of 16 runners each has 1, then 2, 4 and 8; of 3 each has 6, then 8. A small space races
-// whole. Of a larger one an even
-// selection does, the heuristic's config among it, and then the winner against its neighbours (configs that differ in
-// one field) for as long as one of them wins. The order is drawn from a fixed seed, so that the same times lead to the
-// same answer.
+// not decided by a single one: with a breadth of 16, of 16 runners each has 1, then 2, 4 and 8; of 3 each has 6,
+// then 8. A small space races whole. Of a larger one an even selection does, the heuristic's config among it, and then
+// the winner against its neighbours (configs that differ in one field) for as long as one of them wins. The order is
+// drawn from a fixed seed, so that the same times lead to the same answer.
 #pragma once
 
 #include <cstddef>
@@ -49,12 +48,16 @@ struct SearchResult {
   bool complete = true;       ///< false: time ran out
 };
 
-/// Spaces of up to this many candidates race whole, and a round of a race has at least so many samples.
-inline constexpr size_t kExhaustiveSearch = 16;
+struct SearchOptions {
+  uint64_t seed = 1;  ///< of the order in which runners are sampled
+  size_t also = 0;    ///< in the first race whatever the selection: the place to start from, if there is one
+  /// Spaces of up to this many candidates race whole, and a round of a race has at least so many samples.
+  size_t breadth = 16;
+};
 
 /// The heuristic's config stands first among `candidates`. It wins when it is out itself: then there is nothing to
-/// compare with. `also` is in the first race whatever the selection: the place to start from, if there is one.
-SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, uint64_t seed,
-                    TuningLab& lab, size_t also = 0);
+/// compare with.
+SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, TuningLab& lab,
+                    const SearchOptions& options = {});
 
 }  // namespace ejk

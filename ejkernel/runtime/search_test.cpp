@@ -64,7 +64,7 @@ TEST(Search, a_small_space_races_whole_and_the_fastest_wins) {
   const auto candidates = grid(4, 4);
   MadeUpLab lab(
       candidates, [](Shape2 at) { return at.x == 2 && at.y == 1 ? 1 : 1.3; }, 0.2);
-  const SearchResult found = search(candidates, kFields, 1, lab);
+  const SearchResult found = search(candidates, kFields, lab);
   EXPECT_EQ(found.best, 9u);
   EXPECT_TRUE(found.complete);
   EXPECT_EQ(lab.admitted.size(), 16u);
@@ -77,7 +77,7 @@ TEST(Search, a_round_of_few_has_as_many_samples_as_one_of_many) {
   const auto samples_of = [](int count) {
     const auto candidates = grid(1, count);
     MadeUpLab lab(candidates, [](Shape2 at) { return 9.0 - at.y; });
-    const SearchResult found = search(candidates, kFields, 1, lab);
+    const SearchResult found = search(candidates, kFields, lab);
     EXPECT_EQ(found.best, static_cast<size_t>(count - 1));
     return std::pair(found.trials[found.best].samples.size(), lab.num_samples);
   };
@@ -86,18 +86,27 @@ TEST(Search, a_round_of_few_has_as_many_samples_as_one_of_many) {
   EXPECT_EQ(samples_of(5), std::pair(size_t{4 + 6 + 8}, 5 * 4 + 3 * 6 + 2 * 8));
 }
 
+TEST(Search, a_broader_one_races_more_and_samples_more) {
+  const auto candidates = grid(4, 5);
+  MadeUpLab lab(candidates, [](Shape2 at) { return at.x == 2 && at.y == 1 ? 1 : 1.3; });
+  const SearchResult found = search(candidates, kFields, lab, {.breadth = 40});
+  EXPECT_EQ(found.best, 11u);
+  EXPECT_EQ(lab.admitted.size(), 20u) << "whole";
+  EXPECT_EQ(found.trials[11].samples.size(), 2u + 4 + 8 + 14 + 20);
+}
+
 /// An interruption takes longer than any config.
 TEST(Search, one_slow_sample_decides_nothing) {
   const auto candidates = grid(1, 2);
   int samples_of_the_faster = 0;
   MadeUpLab lab(candidates, [&](Shape2 at) { return at.y == 0 ? 1.3 : ++samples_of_the_faster == 1 ? 100.0 : 1.0; });
-  EXPECT_EQ(search(candidates, kFields, 1, lab).best, 1u);
+  EXPECT_EQ(search(candidates, kFields, lab).best, 1u);
 }
 
 TEST(Search, of_a_large_space_a_selection_races_and_then_neighbours_for_as_long_as_one_wins) {
   const auto candidates = grid(10, 10);
   MadeUpLab lab(candidates, valley);
-  const SearchResult found = search(candidates, kFields, 1, lab);
+  const SearchResult found = search(candidates, kFields, lab);
   const auto best = candidates[found.best].as<Shape2>();
   EXPECT_EQ(best.x, 6);
   EXPECT_EQ(best.y, 7);
@@ -110,7 +119,7 @@ TEST(Search, where_to_start_is_tried_second_and_leads_to_its_neighbours) {
   const auto candidates = grid(10, 10);
   MadeUpLab lab(candidates, valley);
   const size_t near = 6 * 10 + 8;
-  const SearchResult found = search(candidates, kFields, 1, lab, near);
+  const SearchResult found = search(candidates, kFields, lab, {.also = near});
   EXPECT_EQ(lab.admitted[0], 0u);
   EXPECT_EQ(lab.admitted[1], near);
   EXPECT_EQ(found.best, 6u * 10 + 7);
@@ -120,7 +129,8 @@ TEST(Search, where_to_start_is_tried_second_and_leads_to_its_neighbours) {
 TEST(Search, the_same_times_lead_to_the_same_answer) {
   const auto candidates = grid(10, 10);
   MadeUpLab one(candidates, valley, 0.3), other(candidates, valley, 0.3);
-  const SearchResult a = search(candidates, kFields, 7, one), b = search(candidates, kFields, 7, other);
+  const SearchResult a = search(candidates, kFields, one, {.seed = 7}),
+                     b = search(candidates, kFields, other, {.seed = 7});
   EXPECT_EQ(a.best, b.best);
   EXPECT_EQ(one.admitted, other.admitted);
   EXPECT_EQ(one.num_samples, other.num_samples);
@@ -130,7 +140,7 @@ TEST(Search, rejected_candidates_are_never_timed_and_never_win) {
   const auto candidates = grid(4, 4);
   MadeUpLab lab(candidates, [](Shape2 at) { return at.x == 3 ? 0.1 : 1 - 0.1 * at.y; });
   lab.rejects = [](Shape2 at) { return at.x == 3 ? "wrong" : ""; };
-  const SearchResult found = search(candidates, kFields, 1, lab);
+  const SearchResult found = search(candidates, kFields, lab);
   EXPECT_EQ(candidates[found.best].as<Shape2>().y, 3);
   EXPECT_NE(candidates[found.best].as<Shape2>().x, 3);
   for (size_t n = 12; n < 16; ++n) {
@@ -142,7 +152,7 @@ TEST(Search, rejected_candidates_are_never_timed_and_never_win) {
 TEST(Search, a_candidate_that_fails_while_it_is_timed_is_out) {
   const auto candidates = grid(2, 2);
   MadeUpLab lab(candidates, [](Shape2 at) { return at.x == 1 ? -1.0 : 1 - 0.1 * at.y; });
-  const SearchResult found = search(candidates, kFields, 1, lab);
+  const SearchResult found = search(candidates, kFields, lab);
   EXPECT_EQ(found.best, 1u);
   EXPECT_EQ(found.trials[2].rejected, "it failed while it was timed");
 }
@@ -151,7 +161,7 @@ TEST(Search, without_the_heuristics_config_nothing_is_compared) {
   const auto candidates = grid(4, 4);
   MadeUpLab lab(candidates, valley);
   lab.rejects = [](Shape2 at) { return at.x == 0 && at.y == 0 ? "broken" : ""; };
-  EXPECT_EQ(search(candidates, kFields, 1, lab).best, 0u);
+  EXPECT_EQ(search(candidates, kFields, lab).best, 0u);
   EXPECT_EQ(lab.num_samples, 0);
 }
 
@@ -159,7 +169,7 @@ TEST(Search, all_others_rejected_leaves_the_heuristics_config) {
   const auto candidates = grid(4, 4);
   MadeUpLab lab(candidates, valley);
   lab.rejects = [](Shape2 at) { return at.x == 0 && at.y == 0 ? "" : "wrong"; };
-  EXPECT_EQ(search(candidates, kFields, 1, lab).best, 0u);
+  EXPECT_EQ(search(candidates, kFields, lab).best, 0u);
 }
 
 TEST(Search, when_time_runs_out_the_last_whole_round_decides) {
@@ -167,7 +177,7 @@ TEST(Search, when_time_runs_out_the_last_whole_round_decides) {
   for (const int most : {0, 1, 15, 16, 17, 40}) {
     MadeUpLab lab(candidates, [](Shape2 at) { return at.x == 2 && at.y == 1 ? 1 : 1.3; });
     lab.most_samples = most;
-    const SearchResult found = search(candidates, kFields, 1, lab);
+    const SearchResult found = search(candidates, kFields, lab);
     EXPECT_LE(lab.num_samples, most);
     EXPECT_FALSE(found.complete);
     EXPECT_EQ(found.best, most < 16 ? 0u : 9u) << most;

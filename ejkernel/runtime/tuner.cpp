@@ -27,6 +27,9 @@ namespace {
 
 /// The part of the budget that the last heats, fastest against heuristic, may count on.
 constexpr double kLastHeat = 0.25;
+/// And the part that one race of the search may take; how broad the search is, is what that pays for, within limits.
+constexpr double kRace = 0.15;
+constexpr size_t kLeastBreadth = 16, kMostBreadth = 64;
 /// On the host each is run with other data in other memory: where tensors lie makes some per cent of a small call,
 /// which is noise to whoever calls from elsewhere. To start another program for it would take a GPU's longer than the
 /// heat.
@@ -36,8 +39,9 @@ constexpr size_t kFinalists = 3;
 /// Of inputs whose memory is kept while there are other places, so that these get other memory. Where it is more, there
 /// may be no room for that, and it lies in many pages wherever it lies.
 constexpr double kSmallBytes = 64 << 20;
-/// A winner must be faster than the heuristic's config by this at least, at the slow end of the 99 % interval. On the
-/// host one config's times differ by up to 2 % between two moments, with memory and caches as they lie.
+/// A winner must be faster than the heuristic's config by this at least over all places, at the slow ends of the 99 %
+/// intervals, and by something in each. On the host one config's times differ by up to 2 % between two moments, with
+/// memory and caches as they lie.
 constexpr double kMargin = 0.01, kHostMargin = 0.02;
 /// Of a GPU's free memory, what the heuristic's config may take: another candidate's workspace may be larger.
 constexpr double kDeviceShare = 0.75;
@@ -226,6 +230,16 @@ Start start_of(const Plan& plan, std::span<const ConfigBlock> candidates) {
   return {};
 }
 
+/// As broad a search as leaves a race of some six rounds in its part of the budget; a GPU's candidates have to be
+/// compiled.
+size_t breadth_of(TuningLab& lab, Device device, double budget_seconds) {
+  if (device.kind != DeviceKind::cpu) return kLeastBreadth;
+  const double began = now_seconds();
+  lab.sample(0);
+  const double rounds = 6 * (now_seconds() - began);
+  return static_cast<size_t>(std::clamp(kRace * budget_seconds / rounds, 0.0 + kLeastBreadth, 0.0 + kMostBreadth));
+}
+
 SearchResult admit_all(size_t count, TuningLab& lab) {
   SearchResult result;
   result.trials.resize(count);
@@ -262,15 +276,14 @@ std::string run_heat(size_t one, double seconds, TuningLab& lab, Comparison& com
   return failed ? "it failed while it was timed" : "";
 }
 
-bool is_faster(const Comparison& comparison, Device device) {
-  return comparison.ratio.high < 1 - (device.kind == DeviceKind::cpu ? kHostMargin : kMargin);
-}
+double margin_of(Device device) { return device.kind == DeviceKind::cpu ? kHostMargin : kMargin; }
 
 /// A candidate of the last heats.
 struct Finalist {
   size_t at;
   Comparison worst = {};  ///< with the heuristic's config, in the place that says least for it
   double log_ratio = 0;   ///< of the medians, summed over places
+  double log_high = 0;    ///< of the intervals' slow ends
 };
 
 /// The fastest of a race, the winner first.
@@ -286,8 +299,9 @@ std::vector<Finalist> finalists_of(const SearchResult& found, size_t most) {
   return all;
 }
 
-/// A finalist has to win in every place, and of those that do the one that wins by most is taken. Then it is checked
-/// again. Where none does, the report keeps the heat that put the last of them out.
+/// A finalist has to win in every place, and by the margin over all of them: how much a config gains differs by some
+/// per cent between places, and one where it gains little says little of the others. Of those that do, the one that
+/// wins by most is taken and checked again. Where none does, the report keeps the last one's worst heat.
 template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is asked for
 void run_last_heats(std::vector<Finalist> finalists, double until, Device device, int num_places, LabIn&& lab_in,
                     TuneReport& report) {
@@ -305,12 +319,15 @@ void run_last_heats(std::vector<Finalist> finalists, double until, Device device
       if (rejected(f).empty()) rejected(f) = run_heat(f.at, share, lab->lab(), comparison);
       if (place == 0 || comparison.ratio.high > f.worst.ratio.high) f.worst = comparison;
       report.comparison = f.worst;
-      if (!rejected(f).empty() || !is_faster(comparison, device)) continue;
+      if (!rejected(f).empty() || comparison.ratio.high >= 1) continue;
       f.log_ratio += std::log(comparison.ratio.median);
+      f.log_high += std::log(comparison.ratio.high);
       left.push_back(f);
     }
     finalists = std::move(left);
   }
+  const double slowest = num_places * std::log(1 - margin_of(device));
+  std::erase_if(finalists, [&](const Finalist& f) { return f.log_high >= slowest; });
   if (finalists.empty()) return;
   const Finalist best = *std::min_element(finalists.begin(), finalists.end(), [](const Finalist& a, const Finalist& b) {
     return a.log_ratio < b.log_ratio;
@@ -397,9 +414,10 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
         fmt::format("{}: kernel {} cannot be tuned: its heuristic's config fails: {}", op, kernel.name, why));
   ReportingLab lab(first_place.lab(), plan, candidates, options);
   const Start start = start_of(plan, candidates);
-  const SearchResult found = options.verify_only
-                                 ? admit_all(candidates.size(), lab)
-                                 : search(candidates, kernel.config_fields, options.seed, lab, start.at);
+  const size_t breadth = breadth_of(first_place.lab(), plan.device(), options.budget_seconds);
+  const SearchResult found = options.verify_only ? admit_all(candidates.size(), lab)
+                                                 : search(candidates, kernel.config_fields, lab,
+                                                          {.seed = options.seed, .also = start.at, .breadth = breadth});
 
   TuneReport report{.kernel = plan.choice().kernel, .candidates = {}, .best = candidates.front(), .comparison = {}};
   report.candidates = reports_of(candidates, found.trials);
