@@ -156,7 +156,9 @@ struct FlashBackwardCommon {
       at.advance(kShape.stages);
   }
 
+  /// One arrival for the warp, after all of its lanes' reads and writes.
   EJK_DEVICE void release(Mbarrier& barrier) const {
+    __syncwarp();
     if (lane_index() == 0) barrier.arrive();
   }
   EJK_DEVICE int warp_row() const { return thread_in_warpgroup() / 32 * 16; }
@@ -235,7 +237,6 @@ struct FlashBackwardCommon {
       *reinterpret_cast<float4*>(part + (i * kWarpgroupSize + thread_in_warpgroup()) * 16) =
           make_float4(d_query[4 * i], d_query[4 * i + 1], d_query[4 * i + 2], d_query[4 * i + 3]);
     fence_shared_writes();
-    __syncwarp();
     release(barriers.d_query_full[consumer]);
   }
 

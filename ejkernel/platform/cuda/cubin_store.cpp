@@ -30,25 +30,6 @@ std::string encode(const Compiled& compiled) {
   return value.append(reinterpret_cast<const char*>(compiled.cubin.data()), compiled.cubin.size());
 }
 
-std::optional<Compiled> decode(std::string_view value) {
-  Head head;
-  if (value.size() < sizeof(head)) return std::nullopt;
-  std::memcpy(&head, value.data(), sizeof(head));
-  value.remove_prefix(sizeof(head));
-  if (head.name_bytes > value.size()) return std::nullopt;
-  Compiled compiled;
-  compiled.lowered_name = value.substr(0, head.name_bytes);
-  value.remove_prefix(head.name_bytes);
-  compiled.cubin.resize(value.size());
-  std::memcpy(compiled.cubin.data(), value.data(), value.size());
-  compiled.report.registers = head.registers;
-  compiled.report.stack_bytes = head.stack_bytes;
-  compiled.report.spill_store_bytes = head.spill_store_bytes;
-  compiled.report.spill_load_bytes = head.spill_load_bytes;
-  compiled.report.shared_bytes = head.shared_bytes;
-  return compiled;
-}
-
 std::string when_and_by_whom(std::string_view compiler_version) {
   return fmt::format("compiled {:%Y-%m-%dT%H:%M:%SZ} by ejkernel {} with NVRTC {}", fmt::gmtime(std::time(nullptr)),
                      kVersion, compiler_version);
@@ -75,9 +56,29 @@ std::string compiler_version() {
   return version;
 }
 
+std::optional<Compiled> cubin_of(const Record& record) {
+  std::string_view value = record.value;
+  Head head;
+  if (value.size() < sizeof(head)) return std::nullopt;
+  std::memcpy(&head, value.data(), sizeof(head));
+  value.remove_prefix(sizeof(head));
+  if (head.name_bytes > value.size()) return std::nullopt;
+  Compiled compiled;
+  compiled.lowered_name = value.substr(0, head.name_bytes);
+  value.remove_prefix(head.name_bytes);
+  compiled.cubin.resize(value.size());
+  std::memcpy(compiled.cubin.data(), value.data(), value.size());
+  compiled.report.registers = head.registers;
+  compiled.report.stack_bytes = head.stack_bytes;
+  compiled.report.spill_store_bytes = head.spill_store_bytes;
+  compiled.report.spill_load_bytes = head.spill_load_bytes;
+  compiled.report.shared_bytes = head.shared_bytes;
+  return compiled;
+}
+
 std::optional<Compiled> find_cubin(const RecordKey& key) {
   const auto record = store().find(key);
-  return record ? decode(record->value) : std::nullopt;
+  return record ? cubin_of(*record) : std::nullopt;
 }
 
 void keep_cubin(const RecordKey& key, const Compiled& compiled, std::string_view compiler_version) {

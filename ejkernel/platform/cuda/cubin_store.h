@@ -21,5 +21,7 @@ std::string compiler_version();
 /// Null when it is not there, or is not what `keep` wrote.
 std::optional<Compiled> find_cubin(const RecordKey& key);
 void keep_cubin(const RecordKey& key, const Compiled& compiled, std::string_view compiler_version);
+/// What such a record holds; null for any other.
+std::optional<Compiled> cubin_of(const Record& record);
 
 }  // namespace ejk::cuda
