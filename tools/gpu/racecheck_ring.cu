@@ -1,5 +1,5 @@
-// What compute-sanitizer's racecheck makes of a ring that is filled by bulk copies and read by two warps, in the form of
-// PTX's documentation. It is the proof behind the suppression in tools/table/rows_gpu.cpp:
+// What compute-sanitizer's racecheck makes of a ring that is filled by bulk copies and read by two warps, in the form
+// of PTX's documentation. It is the proof behind the suppression in tools/table/rows_gpu.cpp:
 //
 //   nvcc -arch=sm_90a -o ring tools/gpu/racecheck_ring.cu
 //   compute-sanitizer --tool racecheck ./ring every    every reader arrives at the stage's barrier: no hazard
@@ -25,9 +25,7 @@ struct Barrier {
         "r"(parity)
         : "memory");
   }
-  __device__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(this)) : "memory");
-  }
+  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(this)) : "memory"); }
 };
 
 constexpr int kStages = 2, kBlocks = 64, kReaders = 64;
@@ -50,14 +48,12 @@ __global__ void ring(const float* in, float* out, bool elected) {
       if (!elected || threadIdx.x % 32 == 0) empty[s].arrive();
     } else if (threadIdx.x == kReaders) {
       empty[s].wait(parity ^ 1);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&full[s])),
-                   "n"(kReaders * 4)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&full[s])), "n"(kReaders * 4)
                    : "memory");
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-              address(data[s])),
-          "l"(in + kReaders * b), "n"(kReaders * 4), "r"(address(&full[s]))
-          : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       address(data[s])),
+                   "l"(in + kReaders * b), "n"(kReaders * 4), "r"(address(&full[s]))
+                   : "memory");
     }
   }
   if (threadIdx.x < kReaders) out[threadIdx.x] = sum;
