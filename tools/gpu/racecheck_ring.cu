@@ -3,10 +3,11 @@
 //
 //   nvcc -arch=sm_90a -o ring tools/gpu/racecheck_ring.cu
 //   compute-sanitizer --tool racecheck ./ring every    every reader arrives at the stage's barrier: no hazard
-//   compute-sanitizer --tool racecheck ./ring elected  __syncwarp(), then one lane of each warp arrives: 3,968 hazards
+//   compute-sanitizer --tool racecheck ./ring elected  __syncwarp(), then one lane of each warp arrives: races
 //
-// Both are ordered: bar.warp.sync orders what the lanes did before it, and the arrival releases it. 3,968 are 64 blocks
-// times 64 readers less those that arrive themselves (1 of 32): the tool does not follow __syncwarp() to the arrival.
+// Both are ordered: bar.warp.sync orders what the lanes did before it, and the arrival releases it. Each report counts
+// 3,968 hazards, 31 parts of 32 of 4,096: the lanes that do not arrive themselves. The tool does not follow
+// __syncwarp() to the arrival.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
