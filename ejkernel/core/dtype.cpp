@@ -27,19 +27,20 @@ constexpr Format kBf16 = {8, 7, 0x7f80, 0x7f7f, 0x7fc0};
 constexpr Format kE4m3 = {4, 3, 0x7e, 0x7e, 0x7f};
 constexpr Format kE5m2 = {5, 2, 0x7b, 0x7b, 0x7e};
 
-/// `x` in `format`, rounded once from all 53 bits: doing it on integers is what makes "once" plain to see.
-uint32_t narrow(double x, const Format& format) {
+/// `x` in that format, rounded once from all 53 bits: doing it on integers is what makes "once" plain to see.
+template <Format kFormat>
+uint32_t narrow(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
-  const uint32_t sign = static_cast<uint32_t>(bits >> 63) << (format.exponent_bits + format.mantissa_bits);
-  if (std::isnan(x)) return sign | format.nan;
-  if (std::isinf(x)) return sign | format.overflow;
+  const uint32_t sign = static_cast<uint32_t>(bits >> 63) << (kFormat.exponent_bits + kFormat.mantissa_bits);
+  if (std::isnan(x)) return sign | kFormat.nan;
+  if (std::isinf(x)) return sign | kFormat.overflow;
   const int biased = static_cast<int>((bits >> 52) & 0x7ff);
   if (biased == 0) return sign;  // zero, or a subnormal double: far below half of anything here
 
-  const int bias = (1 << (format.exponent_bits - 1)) - 1;
+  const int bias = (1 << (kFormat.exponent_bits - 1)) - 1;
   const int exponent = biased - 1023;
   const int below_normal = std::max(0, 1 - bias - exponent);
-  const int shift = 52 - format.mantissa_bits + below_normal;
+  const int shift = 52 - kFormat.mantissa_bits + below_normal;
   if (shift > 53) return sign;  // less than half of the smallest subnormal
 
   const uint64_t significand = (bits & ((uint64_t{1} << 52) - 1)) | (uint64_t{1} << 52);
@@ -48,8 +49,8 @@ uint32_t narrow(double x, const Format& format) {
   const uint64_t rounded = (significand + half - 1 + odd) >> shift;
   // The implicit bit adds one to the exponent field, and so does a carry out of the mantissa.
   const int field = below_normal > 0 ? 0 : exponent + bias - 1;
-  const uint64_t magnitude = (static_cast<uint64_t>(field) << format.mantissa_bits) + rounded;
-  return sign | (magnitude > format.largest ? format.overflow : static_cast<uint32_t>(magnitude));
+  const uint64_t magnitude = (static_cast<uint64_t>(field) << kFormat.mantissa_bits) + rounded;
+  return sign | (magnitude > kFormat.largest ? kFormat.overflow : static_cast<uint32_t>(magnitude));
 }
 
 /// Nearest integer of T, ties to even, saturating; NaN is 0.
@@ -130,19 +131,19 @@ float to_float(e5m2_t x) {
 
 template <>
 f16_t from_double<f16_t>(double x) {
-  return {static_cast<uint16_t>(narrow(x, kF16))};
+  return {static_cast<uint16_t>(narrow<kF16>(x))};
 }
 template <>
 bf16_t from_double<bf16_t>(double x) {
-  return {static_cast<uint16_t>(narrow(x, kBf16))};
+  return {static_cast<uint16_t>(narrow<kBf16>(x))};
 }
 template <>
 e4m3_t from_double<e4m3_t>(double x) {
-  return {static_cast<uint8_t>(narrow(x, kE4m3))};
+  return {static_cast<uint8_t>(narrow<kE4m3>(x))};
 }
 template <>
 e5m2_t from_double<e5m2_t>(double x) {
-  return {static_cast<uint8_t>(narrow(x, kE5m2))};
+  return {static_cast<uint8_t>(narrow<kE5m2>(x))};
 }
 template <>
 e4m3_t from_float<e4m3_t>(float x) {

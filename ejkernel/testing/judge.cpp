@@ -57,7 +57,8 @@ double allowed_error(const Expected& expected, DType dtype, double largest_sprea
 /// One tensor on its way to a judgement.
 class Judge {
  public:
-  Judge(const Expected& expected, const Tensor& got) : expected_(expected), got_(got) {}
+  Judge(const Expected& expected, const Tensor& got)
+      : expected_(expected), got_(got), values_(convert(got, DType::f64)) {}
 
   Judgement run() {
     const size_t count = expected_.ref.size();
@@ -83,16 +84,17 @@ class Judge {
   }
 
  private:
+  double value(int64_t at) const { return values_.as<const double>()[at]; }
   int64_t flat(size_t n) const { return expected_.at ? (*expected_.at)[n] : static_cast<int64_t>(n); }
 
   void fail(size_t n, const std::string& why) {
     result_.ratio = std::max(result_.ratio, std::numeric_limits<double>::min());
-    result_.failure = fmt::format("{} at {}: got {:.9g}, expected {:.9g}", why, place_of(got_, flat(n)),
-                                  get(got_, flat(n)), expected_.ref[n]);
+    result_.failure = fmt::format("{} at {}: got {:.9g}, expected {:.9g}", why, place_of(got_, flat(n)), value(flat(n)),
+                                  expected_.ref[n]);
   }
 
   void look_at(size_t n) {
-    const double x = get(got_, flat(n)), ref = expected_.ref[n];
+    const double x = value(flat(n)), ref = expected_.ref[n];
     if (expected_.exact) {
       const bool equal = x == ref || (std::isnan(x) && std::isnan(ref));
       if (!equal) fail(n, "not equal"), result_.ratio = std::numeric_limits<double>::infinity();
@@ -118,12 +120,13 @@ class Judge {
     std::vector<bool> judged(static_cast<size_t>(got_.num_elements()));
     for (const int64_t n : *expected_.at) judged[static_cast<size_t>(n)] = true;
     for (int64_t n = 0; n < got_.num_elements() && result_.failure.empty(); ++n)
-      if (!judged[static_cast<size_t>(n)] && std::isnan(get(got_, n)))
+      if (!judged[static_cast<size_t>(n)] && std::isnan(value(n)))
         result_.failure = fmt::format("NaN at {}: never written", place_of(got_, n));
   }
 
   const Expected& expected_;
   const Tensor& got_;
+  const Array values_;
   Judgement result_;
   double worst_ = 0, largest_ref_ = 0, largest_spread_ = 0;
   double error_squares_ = 0, ref_squares_ = 0, spread_squares_ = 0;

@@ -107,12 +107,7 @@ std::string replay_command(const Problem& problem, const KernelInfo& kernel) {
 }
 
 void fill_normal(const Tensor& tensor, Random& random, double deviation) {
-  const int64_t row = tensor.rank() == 0 ? 1 : tensor.shape[-1];
-  for (int64_t n = 0; n < tensor.num_elements(); n += row) {
-    const int64_t offset = element_offset(tensor, n);  // the last axis is contiguous in every legal call
-    for (int64_t k = 0; k < row; ++k)
-      store_from_double(tensor.data, tensor.dtype, offset + k, deviation * normal_from_table(random));
-  }
+  fill(tensor, [&](int64_t) { return deviation * normal_from_table(random); });
 }
 
 void fill_values(const Tensor& tensor, const std::vector<int64_t>& values) {

@@ -58,7 +58,12 @@ std::string kernel_flags(const KernelInfo& kernel);
 /// Sets every element, in row-major order, to what `value(flat_index)` returns.
 template <class F>
 void fill(const Tensor& tensor, F&& value) {
-  for (int64_t n = 0; n < tensor.num_elements(); ++n) set(tensor, n, static_cast<double>(value(n)));
+  const int64_t row = tensor.rank() == 0 ? 1 : tensor.shape[-1], step = tensor.rank() == 0 ? 1 : tensor.strides[-1];
+  for (int64_t first = 0; first < tensor.num_elements(); first += row) {
+    const int64_t offset = element_offset(tensor, first);
+    for (int64_t k = 0; k < row; ++k)
+      store_from_double(tensor.data, tensor.dtype, offset + k * step, static_cast<double>(value(first + k)));
+  }
 }
 void fill_normal(const Tensor& tensor, Random& random, double deviation = 1);
 void fill_values(const Tensor& tensor, const std::vector<int64_t>& values);

@@ -76,6 +76,8 @@ CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device
   while (config.key_parts < 64 && p.num_kv_heads * config.key_parts < 2 * device.num_units &&
          keys > 2 * config.key_parts * config.block_k && KeyParts::most_rows(p, 2 * config.key_parts) <= 8 * rows)
     config.key_parts *= 2;
+  // Every block of keys reads and writes the sums of dQ, which a cache near the core seldom holds.
+  if (config.block_k == 128 && keys >= 2 * config.key_parts * 256) config.block_k = 256;
   return config;
 }
 

@@ -187,6 +187,18 @@ TEST(AttentionKeyParts, the_heuristic_minds_that_memory) {
   EXPECT_EQ(parts(make_problem({.query = rows, .key = rows, .value = rows}, {})), 64);
 }
 
+TEST(AttentionKeyParts, blocks_are_long_where_each_part_has_two_of_them) {
+  const auto block_k = [](int64_t keys, int64_t heads, int threads) {
+    const Tensor rows(nullptr, DType::f32, {1, keys, heads, 64});
+    const Problem p = make_problem({.query = rows, .key = rows, .value = rows}, {});
+    return cpu_heuristic<CpuBackwardConfig>(p, {.num_units = threads}).block_k;
+  };
+  EXPECT_EQ(block_k(511, 16, 2), 128);
+  EXPECT_EQ(block_k(512, 16, 2), 256);
+  EXPECT_EQ(block_k(2048, 1, 8), 128) << "eight parts of two short blocks";
+  EXPECT_EQ(block_k(4096, 1, 4), 256) << "eight parts of two long ones";
+}
+
 TEST(AttentionKeyParts, gradients_of_a_ragged_batch_are_the_same_for_any_number_of_threads) {
   Batch batch({5, 400, 16, 0, 90}, 2, 1);
   const int64_t total = batch.problem.q_rows;
