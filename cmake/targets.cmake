@@ -192,11 +192,13 @@ function(ejk_python_test environment name)
   endif()
   set(test ${preset}.python_${name})
   add_test(NAME ${test} COMMAND ${python} -m pytest -q ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  # The same as in verb_pytest of ./dev. Programs are small: most of the time is XLA's, which optimises less here.
+  # The same as in verb_pytest of ./dev. Programs are small: most of the time is XLA's, which optimises less here and keeps
+  # what it compiled: the other tests and the next run find it by the program's text, XLA's version and the flags.
   set_tests_properties(${test} PROPERTIES TIMEOUT 900 ENVIRONMENT
     "EJKERNEL_TEST_PART=${part};PYTHONPATH=${PROJECT_SOURCE_DIR}/python;EJKERNEL_LIBRARY=$<TARGET_FILE:ejkernel>;\
 EJKERNEL_AUTOTUNE_POLICY=heuristics;EJKERNEL_CONFIG_PATH=none;EJKERNEL_CACHE_DIR=${PROJECT_BINARY_DIR}/python_cache;\
-JAX_PLATFORMS=cpu;XLA_FLAGS=--xla_backend_optimization_level=0")
+JAX_PLATFORMS=cpu;XLA_FLAGS=--xla_backend_optimization_level=0;JAX_COMPILATION_CACHE_DIR=${PROJECT_BINARY_DIR}/xla_cache;\
+JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0;JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1")
   if(name MATCHES "^(oldest.all|torch)$")
     set_tests_properties(${test} PROPERTIES LABELS long)
   endif()
