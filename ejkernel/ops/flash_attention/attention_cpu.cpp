@@ -77,7 +77,11 @@ CpuBackwardConfig cpu_heuristic(const Problem& p, const DeviceProperties& device
          keys > 2 * config.key_parts * config.block_k && KeyParts::most_rows(p, 2 * config.key_parts) <= 8 * rows)
     config.key_parts *= 2;
   // Every block of keys reads and writes the sums of dQ, which a cache near the core seldom holds.
-  if (config.block_k == 128 && keys >= 2 * config.key_parts * 256) config.block_k = 256;
+  // The matrix unit reads P and dS from four arrays of a tile: half the rows keep those as small as they were.
+  if (config.block_k == 128 && keys >= 2 * config.key_parts * 256) {
+    config.block_k = 256;
+    if (config.bf16_dot == 2) config.block_q = std::min(config.block_q, 64);
+  }
   return config;
 }
 

@@ -161,6 +161,21 @@ TEST(AttentionOnMatrixUnit, takes_the_largest_tiles_that_leave_each_thread_four)
   EXPECT_EQ(block_q(64), 128);
 }
 
+TEST(AttentionOnMatrixUnit, long_blocks_of_its_gradient_have_half_the_rows) {
+  const Tensor t(nullptr, DType::bf16, {1, 512, 16, 64});
+  const attn::Problem problem = attn::make_problem({.query = t, .key = t, .value = t}, {});
+  const auto tile = [&] {
+    const auto config = attn::cpu_heuristic<attn::CpuBackwardConfig>(problem, {.num_units = 2});
+    return std::pair(config.block_q, config.block_k);
+  };
+  {
+    const ScopedEmulatedMatrixUnit unit;
+    EXPECT_EQ(tile(), std::pair(64, 256));
+  }
+  const cpu::ScopedMatrixUnit none(nullptr);
+  EXPECT_EQ(tile(), std::pair(128, 256));
+}
+
 TEST(AttentionOnMatrixUnit, is_refused_and_not_offered_where_there_is_none) {
   const cpu::ScopedMatrixUnit none(nullptr);
   const Shape shape{1, 64, 4, 64};
