@@ -143,9 +143,10 @@ std::optional<DType> from_dlpack(DLDataType type) {
 Tensor from_dlpack(const DLTensor& tensor, std::string_view operation, std::string_view argument) {
   const Caller caller = {operation, argument};
   const Shape shape = shape_of(tensor, caller);
-  Tensor view(nullptr, dtype_of(tensor.dtype, caller), shape, device_of(tensor.device, caller));
-  if (tensor.strides != nullptr && tensor.ndim > 0)
-    view.strides = Shape(std::span(tensor.strides, static_cast<size_t>(tensor.ndim)));
+  const bool strided = tensor.strides != nullptr && tensor.ndim > 0;
+  const Shape strides =
+      strided ? Shape(std::span(tensor.strides, static_cast<size_t>(tensor.ndim))) : contiguous_strides(shape);
+  Tensor view(nullptr, dtype_of(tensor.dtype, caller), shape, strides, device_of(tensor.device, caller));
   uintptr_t address = reinterpret_cast<uintptr_t>(tensor.data);
   if (tensor.data != nullptr && __builtin_add_overflow(address, tensor.byte_offset, &address))
     caller.refuse("have a byte_offset inside the address space", std::to_string(tensor.byte_offset),

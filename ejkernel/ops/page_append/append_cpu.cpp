@@ -74,14 +74,15 @@ struct Writer {
 
 /// Writes what goes to the pages of task `task` of `tasks`.
 void write_pages(const Append& append, int64_t task, int64_t tasks, uint32_t* status) {
-  const Writer keys(append.keys, append.key_cache, append.k_scale);
-  const Writer values(append.values, append.value_cache, append.v_scale);
-  const int64_t page_size = append.sequences.pages.size;
-  for (int64_t n = 0; n < append.sequences.num_sequences; ++n) {
-    const Sequence s = append.sequences.sequence(n, status);
+  const Writer keys(append.keys, append.cache.key, append.cache.k_scale);
+  const Writer values(append.values, append.cache.value, append.cache.v_scale);
+  const Problem& cache = append.cache;
+  const int64_t page_size = cache.pages.size;
+  for (int64_t n = 0; n < cache.num_sequences; ++n) {
+    const Sequence s = cache.sequence(n, status);
     if (s.q_len > 0 && s.offset < 0) untrusted::raise(status, status::kLength);
     for (int64_t r = std::max<int64_t>(-s.offset, 0); r < s.q_len;) {
-      const int64_t position = r + s.offset, slot = position % page_size, page = append.sequences.page_of(s, position);
+      const int64_t position = r + s.offset, slot = position % page_size, page = cache.page_of(s, position);
       const int64_t run = std::min(page_size - slot, s.q_len - r);
       if (page < 0) untrusted::raise(status, status::kPageId);
       if (page >= 0 && page % tasks == task)
@@ -104,7 +105,7 @@ constexpr int64_t kTasks = 16;
 }  // namespace
 
 void append_cpu(const Append& append, const RunContext& context) {
-  const int64_t most = std::min({append.sequences.pages.count, append.keys.shape[0], kTasks});
+  const int64_t most = std::min({append.cache.pages.count, append.keys.shape[0], kTasks});
   const int64_t tasks = std::max<int64_t>(most, 1);  // one that looks at the lengths, in any case
   cpu::parallel_for(tasks, [&](int64_t task) {
     HWY_DYNAMIC_DISPATCH(write_pages)(append, task, tasks, context.status);

@@ -8,7 +8,8 @@ struct PageAppendCpu {
   static constexpr Platform kPlatform = Platform::cpu;
 
   static void run(const Call<PageAppend>& call, const RunContext& context) {
-    attn::append_cpu(attn::append_of(call), context);
+    const attn::Problem cache = attn::append_problem(call);
+    attn::append_cpu({call.inputs.keys, call.inputs.values, cache}, context);
   }
 };
 

@@ -11,7 +11,9 @@ struct CudaReference {
     return attn::prepare_append_cuda_reference(device);
   }
   static void run(const Call<PageAppend>& call, const RunContext& context) {
-    attn::run_append_cuda_reference(*static_cast<const cuda::Program*>(context.code), attn::append_of(call), context);
+    const attn::Problem cache = attn::append_problem(call);
+    attn::run_append_cuda_reference(*static_cast<const cuda::Program*>(context.code),
+                                    {call.inputs.keys, call.inputs.values, cache}, context);
   }
 };
 

@@ -75,7 +75,7 @@ struct Written {
     other.key_cache = key_cache.clone(), other.value_cache = value_cache.clone();
     return other;
   }
-  attn::Append append() const {
+  attn::Problem cache() const {
     Call<PageAppend> call;
     call.inputs = {.keys = keys,
                    .values = values,
@@ -87,17 +87,19 @@ struct Written {
                    .k_scale = k_scale,
                    .v_scale = v_scale};
     call.params = params;
-    return attn::append_of(call);
+    return attn::append_problem(call);
   }
 };
 
 void write_by_reference(Written& to) {
-  const attn::Append append = to.append();
+  const attn::Problem cache = to.cache();
+  const attn::Append append = {to.keys, to.values, cache};
   for (int64_t n = 0; n < kSequences; ++n) append.write(n, &to.status);
 }
 void write_by_device_code(Written& to) {
   constexpr int kThreads = 3;
-  const cuda::PageAppendProblem p = attn::cuda_append_problem(to.append(), &to.status);
+  const attn::Problem cache = to.cache();
+  const cuda::PageAppendProblem p = attn::cuda_append_problem({to.keys, to.values, cache}, &to.status);
   for (int block = 0; block < 2; ++block) {
     cuda::int64 owners[kThreads];
     testing::run_block(kThreads, [&](testing::HostBlock threads) {

@@ -8,8 +8,9 @@ struct Reference {
   static constexpr Platform kPlatform = Platform::reference;
 
   static void run(const Call<PageAppend>& call, const RunContext& context) {
-    const attn::Append append = attn::append_of(call);
-    for (int64_t n = 0; n < append.sequences.num_sequences; ++n) append.write(n, context.status);
+    const attn::Problem cache = attn::append_problem(call);
+    const attn::Append append = {call.inputs.keys, call.inputs.values, cache};
+    for (int64_t n = 0; n < cache.num_sequences; ++n) append.write(n, context.status);
   }
 };
 

@@ -157,11 +157,12 @@ struct Schedule {
 bool claims_rows_twice(const Problem& p) {
   if (!p.cu_seqlens_q.present()) return false;
   int64_t owned = 0;
-  for (int64_t n = 0; n < p.num_sequences; ++n) {
-    const Sequence s = p.sequence(n, nullptr);
-    if (s.q_len == 0) continue;
-    if (s.q_begin < owned) return true;
-    owned = s.q_begin + s.q_len;
+  const int64_t sequences = p.sequences_in_use(nullptr);
+  for (int64_t n = 0; n < sequences; ++n) {
+    const untrusted::Span rows = untrusted::packed_span(p.cu_seqlens_q, n, p.q_rows, nullptr);
+    if (rows.length == 0) continue;
+    if (rows.begin < owned) return true;
+    owned = rows.begin + rows.length;
   }
   return false;
 }

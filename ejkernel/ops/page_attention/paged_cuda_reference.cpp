@@ -32,12 +32,7 @@ cuda::PagedAttentionProblem cuda_paged_problem(const Problem& p, uint32_t* statu
 }
 
 cuda::PageAppendProblem cuda_append_problem(const Append& append, uint32_t* status) {
-  Problem cache = append.sequences;
-  cache.key = append.key_cache, cache.value = append.value_cache;
-  cache.k_scale = append.k_scale, cache.v_scale = append.v_scale;
-  cache.num_kv_heads = cache.key.shape[2];
-  cache.head_dim = cache.key.shape[3], cache.value_dim = cache.value.shape[3];
-  return {.cache = cuda_paged_problem(cache, status),
+  return {.cache = cuda_paged_problem(append.cache, status),
           .keys = tensor_ref(append.keys, -1, 0, 1),
           .values = tensor_ref(append.values, -1, 0, 1)};
 }
@@ -64,7 +59,7 @@ std::shared_ptr<const cuda::Program> prepare_append_cuda_reference(const DeviceP
 }
 
 void run_append_cuda_reference(const cuda::Program& program, const Append& append, const RunContext& context) {
-  cuda::launch(program, context, grid(append.sequences.q_rows), kBlock, program.shared_bytes(),
+  cuda::launch(program, context, grid(append.cache.q_rows), kBlock, program.shared_bytes(),
                cuda_append_problem(append, context.status));
 }
 

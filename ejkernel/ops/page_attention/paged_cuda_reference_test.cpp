@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ejkernel/ops/flash_attention/attention_cuda_reference_internal.h"
@@ -77,15 +78,17 @@ struct OnHost {
   static constexpr Platform kPlatform = Platform::cpu;
 
   static void run(const Call<Op>& call, const RunContext& context) {
-    if constexpr (requires { attn::append_of(call); }) append<kThreads>(attn::append_of(call), context);
-    if constexpr (requires { attn::paged_call(call); }) attend<kThreads>(attn::paged_call(call), context);
+    const attn::PagedCall paged = attn::paged_call(call);
+    if constexpr (std::is_same_v<Op, RaggedPageAttentionV3>)
+      append<kThreads>({call.inputs.keys, call.inputs.values, paged.problem}, context);
+    attend<kThreads>(paged, context);
   }
 };
 
 template <class Op>
 using PagedFormulaOnHost = testing::FormulaOnHost<Op, OnHost<Op, 1>, OnHost<Op, 3>>;
 
-using Operations = ::testing::Types<PageAttention, RaggedDecodeAttention, RaggedPageAttention>;
+using Operations = ::testing::Types<PageAttention, RaggedDecodeAttention, RaggedPageAttention, RaggedPageAttentionV3>;
 struct OperationName {
   template <class Op>
   static std::string GetName(int) {

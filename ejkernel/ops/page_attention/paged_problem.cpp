@@ -109,7 +109,8 @@ Tensor interleaved_view(const Tensor& cache, int64_t part) {
 
 PagedCall paged_call(const Call<PageAttention>& call) {
   const auto& in = call.inputs;
-  PagedCall to = {.out = call.outputs.out, .lse = permuted(call.outputs.lse, {1, 0})};
+  PagedCall to;
+  to.out = call.outputs.out, to.lse = permuted(call.outputs.lse, {1, 0});
   Problem& p = to.problem;
   const Tensor key = page_view(in.key_cache, call.params.cache_layout);
   set_tensors(p, in.query, key, page_view(in.value_cache, call.params.cache_layout), in.softmax_aux);
@@ -121,7 +122,8 @@ PagedCall paged_call(const Call<PageAttention>& call) {
 
 PagedCall paged_call(const Call<RaggedDecodeAttention>& call) {
   const auto& in = call.inputs;
-  PagedCall to = {.out = without_token_axis(call.outputs.out), .lse = permuted(call.outputs.lse, {1, 0})};
+  PagedCall to;
+  to.out = without_token_axis(call.outputs.out), to.lse = permuted(call.outputs.lse, {1, 0});
   Problem& p = to.problem;
   set_tensors(p, without_token_axis(in.query), in.key, in.value, in.softmax_aux);
   p.pages = {.present = true,
@@ -138,7 +140,8 @@ PagedCall paged_call(const Call<RaggedDecodeAttention>& call) {
 
 PagedCall paged_call(const Call<RaggedPageAttention>& call) {
   const auto& in = call.inputs;
-  PagedCall to = {.out = call.outputs.out, .lse = call.outputs.lse};
+  PagedCall to;
+  to.out = call.outputs.out, to.lse = call.outputs.lse;
   Problem& p = to.problem;
   const Tensor key = interleaved_view(in.kv_pages, 0);
   set_tensors(p, in.queries, key, interleaved_view(in.kv_pages, 1), in.softmax_aux);
@@ -152,7 +155,8 @@ PagedCall paged_call(const Call<RaggedPageAttention>& call) {
 
 PagedCall paged_call(const Call<RaggedPageAttentionV3>& call) {
   const auto& in = call.inputs;
-  PagedCall to = {.out = call.outputs.out, .lse = call.outputs.lse};
+  PagedCall to;
+  to.out = call.outputs.out, to.lse = call.outputs.lse;
   Problem& p = to.problem;
   const Tensor key = interleaved_view(in.kv_cache, 0);
   set_tensors(p, in.queries, key, interleaved_view(in.kv_cache, 1), in.softmax_aux);
@@ -198,50 +202,38 @@ Work paged_work(const PagedCall& call, double bytes) {
           .bytes = bytes + static_cast<double>(p.num_sequences * p.num_kv_heads) * keys * row_bits / 8};
 }
 
-Append append_of(const Call<PageAppend>& call) {
+Problem append_problem(const Call<PageAppend>& call) {
   const auto& in = call.inputs;
-  Append to = {.keys = in.keys,
-               .values = in.values,
-               .key_cache = page_view(in.key_cache, call.params.cache_layout),
-               .value_cache = page_view(in.value_cache, call.params.cache_layout),
-               .k_scale = in.k_scale,
-               .v_scale = in.v_scale};
-  to.sequences.packed = true, to.sequences.q_rows = in.keys.shape[0];
-  to.sequences.cu_seqlens_q = in.query_start_loc;
-  set_pages(to.sequences, to.key_cache, in.block_tables, in.context_lens);
-  return to;
-}
-
-Append append_of(const Call<RaggedPageAttentionV3>& call) {
-  const auto& in = call.inputs;
-  return {.keys = in.keys,
-          .values = in.values,
-          .key_cache = interleaved_view(in.kv_cache, 0),
-          .value_cache = interleaved_view(in.kv_cache, 1),
-          .k_scale = in.k_scale,
-          .v_scale = in.v_scale,
-          .sequences = paged_call(call).problem};
+  Problem p;
+  p.packed = true, p.q_rows = in.keys.shape[0];
+  p.cu_seqlens_q = in.query_start_loc;
+  p.key = page_view(in.key_cache, call.params.cache_layout);
+  p.value = page_view(in.value_cache, call.params.cache_layout);
+  p.num_kv_heads = p.key.shape[2], p.head_dim = p.key.shape[3], p.value_dim = p.value.shape[3];
+  p.k_scale = in.k_scale, p.v_scale = in.v_scale;
+  set_pages(p, p.key, in.block_tables, in.context_lens);
+  return p;
 }
 
 void Append::write(int64_t index, uint32_t* status) const {
-  const Sequence s = sequences.sequence(index, status);
+  const Sequence s = cache.sequence(index, status);
   const Strides from_k = strides_of(keys), from_v = strides_of(values);
-  const Strides to_k = strides_of(key_cache), to_v = strides_of(value_cache);
+  const Strides to_k = strides_of(cache.key), to_v = strides_of(cache.value);
   for (int64_t r = 0; r < s.q_len; ++r) {
     const int64_t position = r + s.offset, row = s.q_begin + r;
     if (position < 0) {
       untrusted::raise(status, status::kLength);
       continue;
     }
-    const int64_t page = sequences.page_of(s, position), slot = position % sequences.pages.size;
+    const int64_t page = cache.page_of(s, position), slot = position % cache.pages.size;
     if (page < 0) {
       untrusted::raise(status, status::kPageId);
       continue;
     }
-    for (int64_t g = 0; g < key_cache.shape[2]; ++g) {
-      store_row(keys, from_k.offset(0, row, g), Problem::scale_at(k_scale, 0, 0, g), key_cache,
+    for (int64_t g = 0; g < cache.num_kv_heads; ++g) {
+      store_row(keys, from_k.offset(0, row, g), Problem::scale_at(cache.k_scale, 0, 0, g), cache.key,
                 to_k.offset(page, slot, g));
-      store_row(values, from_v.offset(0, row, g), Problem::scale_at(v_scale, 0, 0, g), value_cache,
+      store_row(values, from_v.offset(0, row, g), Problem::scale_at(cache.v_scale, 0, 0, g), cache.value,
                 to_v.offset(page, slot, g));
     }
   }

@@ -43,18 +43,18 @@ Tensor page_view(const Tensor& cache, CacheLayout layout);
 /// Keys (part 0) or values (part 1) of a cache that interleaves them, as [page, slot, head, dim].
 Tensor interleaved_view(const Tensor& cache, int64_t part);
 
+/// What page_append's rows go to: rows, lengths, pages, caches and scales; nothing else of it is set.
+Problem append_problem(const Call<PageAppend>& call);
+
 /// New keys and values and where they go: the part of page_append and ragged_page_attention_v3 that writes.
 struct Append {
-  Tensor keys = {}, values = {};            ///< [rows, num_kv_heads, dim]
-  Tensor key_cache = {}, value_cache = {};  ///< [page, slot, head, dim] views
-  Tensor k_scale = {}, v_scale = {};
-  Problem sequences = {};  ///< rows, lengths and pages; nothing else of it is set
+  const Tensor& keys;  ///< [rows, num_kv_heads, dim]
+  const Tensor& values;
+  const Problem& cache;
 
   /// Writes the rows of sequence `index`. Sequences may be written at the same time; two rows for one slot leave one
   /// of them, whole or mixed by element.
   void write(int64_t index, uint32_t* status) const;
 };
-Append append_of(const Call<PageAppend>& call);
-Append append_of(const Call<RaggedPageAttentionV3>& call);
 
 }  // namespace ejk::attn

@@ -7,8 +7,9 @@ namespace {
 
 struct RaggedPageAttentionV3Cpu : attn::PagedCpu<RaggedPageAttentionV3> {
   static void run(const Call<RaggedPageAttentionV3>& call, const Config& config, const RunContext& context) {
-    attn::append_cpu(attn::append_of(call), context);
-    attn::PagedCpu<RaggedPageAttentionV3>::run(call, config, context);
+    const attn::PagedCall paged = attn::paged_call(call);
+    attn::append_cpu({call.inputs.keys, call.inputs.values, paged.problem}, context);
+    attn::paged_cpu(paged, config, context);
   }
 };
 

@@ -19,8 +19,9 @@ struct CudaReference {
   }
   static void run(const Call<RaggedPageAttentionV3>& call, const RunContext& context) {
     const auto& programs = *static_cast<const Programs*>(context.code);
-    attn::run_append_cuda_reference(*programs.append, attn::append_of(call), context);
-    attn::run_paged_cuda_reference(*programs.attend, attn::paged_call(call), context);
+    const attn::PagedCall paged = attn::paged_call(call);
+    attn::run_append_cuda_reference(*programs.append, {call.inputs.keys, call.inputs.values, paged.problem}, context);
+    attn::run_paged_cuda_reference(*programs.attend, paged, context);
   }
 };
 

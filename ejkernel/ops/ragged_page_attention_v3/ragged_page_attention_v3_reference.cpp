@@ -6,8 +6,9 @@ namespace {
 
 struct Reference : attn::PagedReference<RaggedPageAttentionV3> {
   static void run(const Call<RaggedPageAttentionV3>& call, const RunContext& context) {
-    const attn::Append append = attn::append_of(call);
-    const int64_t used = append.sequences.sequences_in_use(context.status);
+    const attn::PagedCall paged = attn::paged_call(call);
+    const attn::Append append = {call.inputs.keys, call.inputs.values, paged.problem};
+    const int64_t used = paged.problem.sequences_in_use(context.status);
     for (int64_t n = 0; n < used; ++n) append.write(n, context.status);
     attn::PagedReference<RaggedPageAttentionV3>::run(call, context);
   }
