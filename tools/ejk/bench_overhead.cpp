@@ -62,8 +62,12 @@ ToolCall empty_call(const std::string& operation) {
 /// One warp's work, whatever the operation calls its dimensions.
 ToolCall smallest_call(const std::string& operation) {
   static constexpr std::pair<std::string_view, int64_t> kSmall[] = {
-      {"batch", 1}, {"q_len", 16}, {"num_tokens", 16}, {"num_q_heads", 1}, {"num_heads", 1}, {"head_dim", 64},
-      {"dim", 64},  {"m", 16},     {"k", 64},          {"n", 64},          {"num_groups", 1}};
+      {"batch", 1},          {"num_groups", 1},  {"num_seqs", 1},  {"max_num_seqs", 1}, {"max_num_pages", 1},
+      {"num_pages", 1},      {"q_len", 16},      {"kv_len", 16},   {"seq_len", 16},     {"num_tokens", 16},
+      {"total_tokens", 16},  {"num_q_heads", 1}, {"num_heads", 1}, {"num_kv_heads", 1}, {"head_dim", 64},
+      {"key_dim", 64},       {"value_dim", 64},  {"dim", 64},      {"input_size", 64},  {"hidden_size", 64},
+      {"gate_rows", 256},    {"m", 16},          {"k", 64},        {"n", 64},           {"num_all_groups", 1},
+      {"table_num_pages", 1}};
   CallFlags flags;
   flags.operation = operation;
   flags.dtype = "bf16";
