@@ -56,11 +56,20 @@ void check_reach(const Operation& op, const TensorField& field, const Tensor& t)
 }
 
 void check_size(const Operation& op, const TensorField& field, const Tensor& t) {
+  const auto refuse = [&](std::string_view expected) {
+    throw_invalid(op.name, field.name, expected, to_string(t), "check how the shape was computed");
+  };
   try {
     num_bytes(t.dtype, t.shape);
   } catch (const InvalidArgument&) {
-    throw_invalid(op.name, field.name, "take less than 2^60 bytes", to_string(t), "check how the shape was computed");
+    refuse("take less than 2^60 bytes");
   }
+  if (t.num_elements() > 0) return;
+  // Kernels count rows and heads where there is nothing to compute as well.
+  int64_t product = 1;
+  for (const int64_t extent : t.shape)
+    if (extent > 0 && (__builtin_mul_overflow(product, extent, &product) || product >= int64_t{1} << 48))
+      refuse("have extents beside its 0 of less than 2^48 elements");
 }
 
 /// Walks the inputs of one call in order and binds dimension names as they come.

@@ -68,6 +68,28 @@ TEST_F(WrongCalls, with_strides_that_lead_out_of_the_address_space) {
   EXPECT_NO_THROW(flash_attention(in));
 }
 
+TEST_F(WrongCalls, with_extents_beside_a_0_that_no_tensor_has) {
+  const auto empty = [](int64_t heads) { return Tensor(nullptr, DType::f32, {1, 0, heads, 8}); };
+  for (const int64_t heads : {INT64_MAX, int64_t{1} << 45})
+    expect_refused([&] { plan<FlashAttention>({.query = empty(heads), .key = k, .value = v}); },
+                   "query must have extents beside its 0 of less than 2^48 elements");
+  EXPECT_NO_THROW(plan<FlashAttention>({.query = empty(int64_t{1} << 44), .key = k, .value = v}));
+}
+
+/// Slots of a sequence, and what lies between heads, of caches without elements.
+TEST_F(WrongCalls, with_tables_and_strides_of_empty_caches_that_no_memory_has) {
+  const Tensor pages(nullptr, DType::f32, {0, int64_t{1} << 40, 4, 8}, {1, 1, int64_t{1} << 62, 1});
+  const Array rows = Array::zeros(DType::f32, {1, 2, 8}), lens = Array::zeros(DType::i32, {1}),
+              starts = Array::zeros(DType::i32, {2}), count = Array::zeros(DType::i32, {1});
+  const Tensor table(nullptr, DType::i32, {1, int64_t{1} << 40});
+  EXPECT_NO_THROW(plan<RaggedPageAttention>({.queries = rows,
+                                             .kv_pages = pages,
+                                             .context_lens = lens,
+                                             .block_tables = table,
+                                             .query_start_loc = starts,
+                                             .num_seqs = count}));
+}
+
 TEST_F(WrongCalls, with_a_workspace_that_is_short_null_or_misaligned) {
   const auto planned = plan<FlashAttention>(inputs());
   const auto results = planned.allocate_outputs();

@@ -365,8 +365,10 @@ void fill_gaps(const Problem& p, bool overlapping, const Tensor& out, const Tens
 }
 
 int64_t most_forward_workers(const Problem& p, const CpuConfig& config) {
-  const int64_t bytes = (int64_t{7} << 20) * p.num_sequences * p.num_q_heads;
-  return std::max<int64_t>(bytes / static_cast<int64_t>(forward_tile_bytes(p, config)), 1);
+  // Dimensions of tensors without elements may be any: their product need not fit an integer.
+  const double heads = static_cast<double>(p.num_sequences) * static_cast<double>(p.num_q_heads);
+  const double workers = 0x7p20 * heads / static_cast<double>(forward_tile_bytes(p, config));
+  return static_cast<int64_t>(std::clamp(workers, 1.0, 0x1p31));
 }
 
 size_t forward_cpu_workspace(const Problem& p, const CpuConfig& config, const DeviceProperties& device) {

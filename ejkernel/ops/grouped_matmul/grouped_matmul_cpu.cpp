@@ -37,7 +37,8 @@ using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT
 Factor factor_of(const Operand& x, int64_t batch, int64_t group, int64_t rows, int64_t columns, bool scale_at_end) {
   const Matrix& m = x.matrix;
   const int64_t size = bits(m.dtype) / 8, offset = batch * m.batch + group * m.group;
-  Factor f = {.data = static_cast<const std::byte*>(m.data) + offset * size,
+  const auto* data = static_cast<const std::byte*>(m.data);
+  Factor f = {.data = data == nullptr ? nullptr : data + offset * size,  // null: of no elements
               .dtype = m.dtype,
               .row = m.row,
               .column = m.column,

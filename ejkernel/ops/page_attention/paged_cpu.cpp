@@ -182,7 +182,8 @@ PagedCpuConfig paged_cpu_heuristic(const PagedCall& call, const DeviceProperties
   }
   static_cast<CpuConfig&>(config) = cpu_heuristic<CpuConfig>(p, device);
   config.split_keys = 2048;
-  while (config.split_keys > 256 && p.num_sequences * splits_of(p.k_rows, config) < 8 * device.num_units)
+  while (config.split_keys > 256 &&
+         static_cast<double>(p.num_sequences) * static_cast<double>(splits_of(p.k_rows, config)) < 8 * device.num_units)
     config.split_keys /= 2;
   return config;
 }
@@ -216,7 +217,8 @@ Cost paged_cpu_cost(const PagedCall& call, const PagedCpuConfig& config) {
     cost.bytes = work.bytes;
     return cost;
   }
-  const double tasks = static_cast<double>(std::max<int64_t>(p.num_sequences * splits_of(p.k_rows, config), 1));
+  const double tasks =
+      std::max(static_cast<double>(p.num_sequences) * static_cast<double>(splits_of(p.k_rows, config)), 1.0);
   return {.tasks = tasks, .task_flops = work.flops / tasks, .bytes = work.bytes};
 }
 

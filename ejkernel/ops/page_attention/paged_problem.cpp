@@ -61,7 +61,9 @@ void set_pages(Problem& p, const Tensor& key, const Tensor& table, const Tensor&
   p.pages = {.present = true, .table = table, .count = key.shape[0], .size = key.shape[1]};
   p.num_sequences = table.shape[0];
   p.used_k = context_lens;
-  p.k_rows = table.shape[1] * key.shape[1];
+  // No length is larger than int32 holds; extents of tensors without elements may be.
+  constexpr int64_t kMost = INT32_MAX;
+  p.k_rows = std::min(std::min(table.shape[1], kMost) * std::min(key.shape[1], kMost), kMost);
 }
 
 void require(bool ok, std::string_view op, std::string_view argument, std::string_view expected, const std::string& got,
@@ -98,12 +100,13 @@ Tensor page_view(const Tensor& cache, CacheLayout layout) {
 
 Tensor interleaved_view(const Tensor& cache, int64_t part) {
   const Shape& shape = cache.shape;
+  const int64_t head = cache.num_elements() == 0 ? 0 : cache.strides[2];  // of nothing: any number
   Tensor view(cache.data, cache.dtype, {shape[0], shape[1], shape[2] / 2, shape[3]},
-              {cache.strides[0], cache.strides[1], 2 * cache.strides[2], cache.strides[3]}, cache.device);
+              {cache.strides[0], cache.strides[1], 2 * head, cache.strides[3]}, cache.device);
   // Rows of i4 begin at whole bytes: head sizes are even. A plan knows an address's last bits only: hence integers.
   if (cache.data != nullptr)
     view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(cache.data) +
-                                        static_cast<uintptr_t>(part * cache.strides[2] * bits(cache.dtype) / 8));
+                                        static_cast<uintptr_t>(part * head * bits(cache.dtype) / 8));
   return view;
 }
 
@@ -132,7 +135,7 @@ PagedCall paged_call(const Call<RaggedDecodeAttention>& call) {
              .begin = in.sequence_start,
              .end = in.sequence_end};
   p.num_sequences = in.key.shape[0];
-  p.k_rows = in.key.shape[1];
+  p.k_rows = std::min<int64_t>(in.key.shape[1], INT32_MAX);
   p.k_scale = in.k_scale, p.v_scale = in.v_scale;
   set_params(to, call.params);
   return to;

@@ -69,7 +69,8 @@ Cost cpu_cost(const Call<RecurrentAttention>& call, const CpuConfig& config) {
 CpuBackwardConfig cpu_heuristic(const Call<RecurrentAttentionBackward>& call, const DeviceProperties&) {
   CpuBackwardConfig config;
   // The states of a segment stay in the second-level cache.
-  const int64_t state_bytes = call.inputs.query.shape[-1] * call.inputs.value.shape[-1] * 4;
+  const double state_bytes =
+      4.0 * static_cast<double>(call.inputs.query.shape[-1]) * static_cast<double>(call.inputs.value.shape[-1]);
   while (config.segment > 4 && config.segment * state_bytes > 512 * 1024) config.segment /= 2;
   return config;
 }
