@@ -193,7 +193,8 @@ TEST_F(Batch, says_why_it_does_not_fold) {
   EXPECT_EQ(why_looped({.x = x, .pairs = counting({2, 2})}, {.in = {{"x", 0}}}),
             "pairs has the dimension batch in several places");
   constexpr int64_t kMany = int64_t{1} << 40;
-  EXPECT_EQ(why_looped({.x = Tensor(nullptr, DType::f32, {kMany, kMany, 0})}, {.in = 0}), "there are too many entries");
+  const Tensor many(nullptr, DType::f32, {kMany, 0});
+  EXPECT_EQ(why_looped({.x = many, .table = many}, {.in = {{"table", 0}}}), "there are too many entries");
   const Array d_y = counting({3, 2, 4});
   EXPECT_EQ(plan_batch<ToyBackward>({.d_y = d_y}, {.in = 0}, {.batch = 2}).folding().reason,
             "the operation declares no dimension whose entries are calls of their own");
