@@ -59,7 +59,7 @@ ToolCall empty_call(const std::string& operation) {
   return make_call_with_data(flags);
 }
 
-/// One warp's work, whatever the operation calls its dimensions.
+/// One warp's work, whatever the operation calls its dimensions; the gates are an LSTM's, 4 * hidden_size.
 ToolCall smallest_call(const std::string& operation) {
   static constexpr std::pair<std::string_view, int64_t> kSmall[] = {
       {"batch", 1},          {"num_groups", 1},  {"num_seqs", 1},  {"max_num_seqs", 1}, {"max_num_pages", 1},

@@ -365,7 +365,7 @@ void fill_gaps(const Problem& p, bool overlapping, const Tensor& out, const Tens
 }
 
 int64_t most_forward_workers(const Problem& p, const CpuConfig& config) {
-  // Dimensions of tensors without elements may be any: their product need not fit an integer.
+  // A double: where there are no elements, extents may be larger than their product's integer.
   const double heads = static_cast<double>(p.num_sequences) * static_cast<double>(p.num_q_heads);
   const double workers = 0x7p20 * heads / static_cast<double>(forward_tile_bytes(p, config));
   return static_cast<int64_t>(std::clamp(workers, 1.0, 0x1p31));

@@ -74,9 +74,8 @@ struct Writer {
 
 /// Writes what goes to the pages of task `task` of `tasks`.
 void write_pages(const Append& append, int64_t task, int64_t tasks, uint32_t* status) {
-  const Writer keys(append.keys, append.cache.key, append.cache.k_scale);
-  const Writer values(append.values, append.cache.value, append.cache.v_scale);
   const Problem& cache = append.cache;
+  const Writer keys(append.keys, cache.key, cache.k_scale), values(append.values, cache.value, cache.v_scale);
   const int64_t page_size = cache.pages.size;
   for (int64_t n = 0; n < cache.num_sequences; ++n) {
     const Sequence s = cache.sequence(n, status);

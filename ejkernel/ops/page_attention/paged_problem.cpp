@@ -112,8 +112,7 @@ Tensor interleaved_view(const Tensor& cache, int64_t part) {
 
 PagedCall paged_call(const Call<PageAttention>& call) {
   const auto& in = call.inputs;
-  PagedCall to;
-  to.out = call.outputs.out, to.lse = permuted(call.outputs.lse, {1, 0});
+  PagedCall to = {.out = call.outputs.out, .lse = permuted(call.outputs.lse, {1, 0})};
   Problem& p = to.problem;
   const Tensor key = page_view(in.key_cache, call.params.cache_layout);
   set_tensors(p, in.query, key, page_view(in.value_cache, call.params.cache_layout), in.softmax_aux);
@@ -125,8 +124,7 @@ PagedCall paged_call(const Call<PageAttention>& call) {
 
 PagedCall paged_call(const Call<RaggedDecodeAttention>& call) {
   const auto& in = call.inputs;
-  PagedCall to;
-  to.out = without_token_axis(call.outputs.out), to.lse = permuted(call.outputs.lse, {1, 0});
+  PagedCall to = {.out = without_token_axis(call.outputs.out), .lse = permuted(call.outputs.lse, {1, 0})};
   Problem& p = to.problem;
   set_tensors(p, without_token_axis(in.query), in.key, in.value, in.softmax_aux);
   p.pages = {.present = true,
@@ -143,8 +141,7 @@ PagedCall paged_call(const Call<RaggedDecodeAttention>& call) {
 
 PagedCall paged_call(const Call<RaggedPageAttention>& call) {
   const auto& in = call.inputs;
-  PagedCall to;
-  to.out = call.outputs.out, to.lse = call.outputs.lse;
+  PagedCall to = {.out = call.outputs.out, .lse = call.outputs.lse};
   Problem& p = to.problem;
   const Tensor key = interleaved_view(in.kv_pages, 0);
   set_tensors(p, in.queries, key, interleaved_view(in.kv_pages, 1), in.softmax_aux);
@@ -158,8 +155,7 @@ PagedCall paged_call(const Call<RaggedPageAttention>& call) {
 
 PagedCall paged_call(const Call<RaggedPageAttentionV3>& call) {
   const auto& in = call.inputs;
-  PagedCall to;
-  to.out = call.outputs.out, to.lse = call.outputs.lse;
+  PagedCall to = {.out = call.outputs.out, .lse = call.outputs.lse};
   Problem& p = to.problem;
   const Tensor key = interleaved_view(in.kv_cache, 0);
   set_tensors(p, in.queries, key, interleaved_view(in.kv_cache, 1), in.softmax_aux);

@@ -10,7 +10,7 @@ struct Reference : attn::PagedReference<RaggedPageAttentionV3> {
     const attn::Append append = {call.inputs.keys, call.inputs.values, paged.problem};
     const int64_t used = paged.problem.sequences_in_use(context.status);
     for (int64_t n = 0; n < used; ++n) append.write(n, context.status);
-    attn::PagedReference<RaggedPageAttentionV3>::run(call, context);
+    attn::run_reference(paged.problem, {.out = paged.out, .lse = paged.lse}, context);
   }
 };
 
