@@ -18,6 +18,7 @@
 #include "ejkernel/ops/flash_attention/flash_attention_config.h"
 #include "ejkernel/platform/cuda/device/half.cuh"
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
+#include "ejkernel/platform/cuda/device/special.cuh"
 #include "ejkernel/platform/cuda/device/store_rows.cuh"
 #include "ejkernel/platform/cuda/device/tma.cuh"
 #include "ejkernel/platform/cuda/device/warp.cuh"
@@ -208,7 +209,7 @@ struct FlashBackwardCommon {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         scores[4 * j + i] =
-            exp2_approximate(__fmaf_rn(scores[4 * j + i], args.scale_log2, -(i % 2 == 0 ? lse.x : lse.y)));
+            exp2_approximate(multiply_add(scores[4 * j + i], args.scale_log2, -(i % 2 == 0 ? lse.x : lse.y)));
     }
   }
   /// P becomes dS.

@@ -12,6 +12,7 @@
 #include "ejkernel/ops/flash_attention/flash_attention_config.h"
 #include "ejkernel/platform/cuda/device/half.cuh"
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
+#include "ejkernel/platform/cuda/device/online_softmax.cuh"
 #include "ejkernel/platform/cuda/device/store_rows.cuh"
 #include "ejkernel/platform/cuda/device/tma.cuh"
 #include "ejkernel/platform/cuda/device/warp.cuh"
@@ -20,9 +21,6 @@
 namespace ejk {
 
 using namespace cuda;
-
-constexpr float kNegativeInfinity = __builtin_bit_cast(float, 0xff800000u);
-constexpr float kLn2 = 0.693147180559945309f;
 
 struct FlashForwardBarriers {
   Mbarrier query_full[FlashForwardMemory::kMostQueryStages], query_empty[FlashForwardMemory::kMostQueryStages];
@@ -125,9 +123,7 @@ struct FlashForwardConsumer {
   float scores[kScores];
   uint32 weights[kScores / 2];  ///< P, packed: the left operand of P V
   float outputs[kOutputs];
-  // Of the thread's two rows. Exponents are taken as scores * scale_log2 - shift; a row that has seen nothing keeps
-  // shift 0.
-  float maximum[2], shift[2], sum[2];
+  OnlineSoftmax rows[2];  ///< the thread's
 
   EJK_DEVICE void release(Mbarrier& barrier) const {
     if (lane_index() == 0) barrier.arrive();
@@ -179,23 +175,15 @@ struct FlashForwardConsumer {
   EJK_DEVICE void row_maximum(float (&m)[2]) const {
     m[0] = m[1] = kNegativeInfinity;
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) m[i / 2 % 2] = fmaxf(m[i / 2 % 2], scores[i]);
+    for (int i = 0; i < kScores; ++i) m[i / 2 % 2] = greater(m[i / 2 % 2], scores[i]);
     m[0] = quad_max(m[0]);
     m[1] = quad_max(m[1]);
-  }
-
-  EJK_DEVICE void set_maximum(int r, float m) {
-    maximum[r] = m;
-    shift[r] = m == kNegativeInfinity ? 0 : m * args.scale_log2;
   }
 
   /// P = exp2(S - m), and its part of the row sums.
   EJK_DEVICE void exponentiate() {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      scores[i] = exp2_approximate(__fmaf_rn(scores[i], args.scale_log2, -shift[i / 2 % 2]));
-      sum[i / 2 % 2] += scores[i];
-    }
+    for (int i = 0; i < kScores; ++i) scores[i] = rows[i / 2 % 2].weigh(scores[i], args.scale_log2);
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) weights[i] = pack<kVariant.type>(scores[2 * i], scores[2 * i + 1]);
   }
@@ -217,7 +205,7 @@ struct FlashForwardConsumer {
     if constexpr (kMasked) mask(n, row);
     float m[2];
     row_maximum(m);
-    const float behind = fmaxf(m[0] - maximum[0], m[1] - maximum[1]) * args.scale_log2;
+    const float behind = greater(rows[0].behind(m[0]), rows[1].behind(m[1])) * args.scale_log2;
     const bool rescale = !kCode.lazy_rescale || __any_sync(0xffffffffu, behind > 8.f);
 
     wait_products<0>();
@@ -226,10 +214,7 @@ struct FlashForwardConsumer {
     if (rescale) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float old = maximum[r] * args.scale_log2;
-        set_maximum(r, fmaxf(maximum[r], m[r]));
-        const float factor = exp2_approximate(old - shift[r]);
-        sum[r] *= factor;
+        const float factor = rows[r].follow(m[r], args.scale_log2);
 #pragma unroll
         for (int i = 0; i < kOutputs / 2; ++i) outputs[i / 2 * 4 + r * 2 + i % 2] *= factor;
       }
@@ -247,8 +232,8 @@ struct FlashForwardConsumer {
     if (n >= whole_blocks) mask(n, row);
     float m[2];
     row_maximum(m);
-    set_maximum(0, m[0]);
-    set_maximum(1, m[1]);
+    rows[0].begin(m[0], args.scale_log2);
+    rows[1].begin(m[1], args.scale_log2);
     exponentiate();
   }
 
@@ -285,8 +270,8 @@ struct FlashForwardConsumer {
     int n = own_blocks(tiles);
     pass_blocks(tiles.blocks - n);
     barriers.query_full[q.stage].wait(q.parity);
-    maximum[0] = maximum[1] = kNegativeInfinity;
-    shift[0] = shift[1] = sum[0] = sum[1] = 0;
+    rows[0].clear();
+    rows[1].clear();
 
     bool keep = false;
     const int last = --n;
@@ -322,15 +307,14 @@ struct FlashForwardConsumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = row_of(tile) + 8 * r;
-      sum[r] = quad_sum(sum[r]);
-      const float factor = sum[r] == 0 ? 0 : reciprocal_approximate(sum[r]);
+      rows[r].sum = quad_sum(rows[r].sum);
       const bool exists = row < args.schedule.q_len;
-      store_row<kVariant.type>(outputs, r, factor,
+      store_row<kVariant.type>(outputs, r, rows[r].normalizer(),
                                args.out + tile.batch * args.out_batch + tile.head * args.out_head + row * args.out_row,
                                exists && args.out != nullptr, args.out_is_aligned);
       if (exists && args.lse != nullptr && lane_index() % 4 == 0)
         args.lse[tile.batch * args.lse_batch + tile.head * args.lse_head + row * args.lse_row] =
-            sum[r] == 0 ? kNegativeInfinity : (shift[r] + log2_approximate(sum[r])) * kLn2;
+            rows[r].log_sum_exp();
     }
   }
 };

@@ -1,4 +1,4 @@
-// Arithmetic on 16-bit floats, and the special functions of softmax.
+// Arithmetic on 16-bit floats.
 #pragma once
 
 #include "ejkernel/platform/cuda/device/half_type.cuh"
@@ -36,24 +36,6 @@ template <HalfType kType>
 EJK_DEVICE float dot(uint32 a, uint32 b) {
   const float2 x = unpack<kType>(a), y = unpack<kType>(b);
   return x.x * y.x + x.y * y.y;
-}
-
-/// 2^x to about 2 ulp; results below 2^-126 are 0.
-EJK_DEVICE float exp2_approximate(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-/// 1 / x to 1 ulp, for x that is not subnormal.
-EJK_DEVICE float reciprocal_approximate(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-EJK_DEVICE float log2_approximate(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 }  // namespace ejk::cuda
