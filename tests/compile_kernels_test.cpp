@@ -77,6 +77,10 @@ TEST_P(CompileKernelsOnNewest, of_every_candidate_on_hopper) {
     for (const char* operation : {"flash_attention", "flash_attention_backward"})
       compiles_sm90(operation, name, {"--candidates"});
 }
+TEST_P(CompileKernelsOnNewest, of_every_candidate_on_ampere) {
+  for (const char* name : {"dense_d64_full", "llama3_8b_packed_prefill", "gemma2_9b_soft_cap"})
+    compiles({"flash_attention", "--arch", "sm_80", "--kernel", "cuda_sm80", "--case", name, "--candidates"});
+}
 INSTANTIATE_TEST_SUITE_P(Nvrtc, CompileKernelsOnNewest, ::testing::Values(13));
 
 class CompileKernelsOnOldest : public CompileKernels {};
@@ -88,6 +92,10 @@ TEST_P(CompileKernelsOnOldest, of_every_choice_of_the_heuristics_on_hopper) {
     compiles_sm90("flash_attention", name);
   for (const char* name : {"dense_d64_full", "dense_d64_causal", "dense_d128_causal", "dense_d256_full"})
     compiles_sm90("flash_attention_backward", name);
+}
+TEST_P(CompileKernelsOnOldest, of_the_choice_of_the_heuristics_on_ampere) {
+  for (const char* name : {"llama3_8b_packed_prefill", "gemma2_9b_soft_cap"})
+    compiles({"flash_attention", "--arch", "sm_80", "--kernel", "cuda_sm80", "--case", name});
 }
 INSTANTIATE_TEST_SUITE_P(Nvrtc, CompileKernelsOnOldest, ::testing::Values(12));
 

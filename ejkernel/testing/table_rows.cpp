@@ -26,6 +26,7 @@ Paths kernels_and(std::string_view producer) {
           producer,
           ":(exclude)ejkernel/*_test.cpp",
           ":(exclude)ejkernel/ops/*_cuda*",
+          ":(exclude)ejkernel/ops/*_sm80*",
           ":(exclude)ejkernel/ops/*_sm90*"};
 }
 

@@ -172,6 +172,15 @@ struct AttentionProblem {
   }
 };
 
+/// Sets the status word's bits for every sequence.
+template <class Problem, class Block>
+EJK_DEVICE void raise_sequence_faults(const Problem& p, const Block& block) {
+  uint32 faults = 0;
+  const int64 used = p.sequences_in_use(faults);
+  for (int64 n = block.thread(); n < used; n += block.threads()) p.sequence(n, faults);
+  raise(p.status, faults);
+}
+
 /// Where the forward's results go; absent ones are not wanted.
 struct AttentionResults {
   TensorRef out;      ///< [batch, row, head, dim]

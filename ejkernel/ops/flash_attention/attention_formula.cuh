@@ -43,15 +43,6 @@ struct AttentionShared {
   int64 indices[kThreads];
 };
 
-/// Sets the status word's bits for every sequence.
-template <class Problem, class Block>
-EJK_DEVICE void raise_sequence_faults(const Problem& p, const Block& block) {
-  uint32 faults = 0;
-  const int64 used = p.sequences_in_use(faults);
-  for (int64 n = block.thread(); n < used; n += block.threads()) p.sequence(n, faults);
-  raise(p.status, faults);
-}
-
 /// The first sequence after `after` for which owns(sequence) holds; num_sequences when there is none. `memory` holds
 /// one value per thread.
 template <class Problem, class Block, class Owns>

@@ -100,7 +100,7 @@ Work FlashAttention::work(const Call<FlashAttention>& call) {
 
 std::span<const KernelInfo* const> FlashAttention::kernels() {
   using namespace flash_attention_kernels;
-  static const KernelInfo* const list[] = {&cuda_sm90(), &cuda_reference(), &cpu(), &reference()};
+  static const KernelInfo* const list[] = {&cuda_sm90(), &cuda_sm80(), &cuda_reference(), &cpu(), &reference()};
   return list;
 }
 

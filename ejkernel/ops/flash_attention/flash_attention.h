@@ -195,6 +195,7 @@ inline FlashAttention::Results flash_attention(const FlashAttention::Inputs& inp
 /// The kernels of this folder, for the lists in flash_attention.cpp.
 namespace flash_attention_kernels {
 const KernelInfo& cuda_sm90();
+const KernelInfo& cuda_sm80();
 const KernelInfo& cpu();
 const KernelInfo& reference();
 const KernelInfo& cuda_reference();

@@ -1,6 +1,6 @@
-// Softmax of a row of scores that arrives in parts (Milakov and Gimelshein, "Online normalizer calculation for softmax",
-// arXiv:1805.02867): arithmetic only, also compiled for the host, where the tests hold it against the softmax of the
-// whole row.
+// Softmax of a row of scores that arrives in parts (Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", arXiv:1805.02867): arithmetic only, also compiled for the host, where the tests hold it against the softmax
+// of the whole row.
 #pragma once
 
 #include "ejkernel/platform/cuda/device/special.cuh"
@@ -46,12 +46,21 @@ struct OnlineSoftmax {
     return weight;
   }
 
+  /// After the last part: a logit in powers of two that the denominator has and the outputs have not (a sink). Returns
+  /// the factor of what was summed.
+  EJK_DEVICE float add(float logit) {
+    const float to = greater(sum == 0 ? kNegativeInfinity : shift, logit);
+    if (to == kNegativeInfinity) return 1;
+    const float factor = sum == 0 ? 0 : exp2_approximate(shift - to);
+    sum = sum * factor + exp2_approximate(logit - to);
+    shift = to;
+    return factor;
+  }
+
   /// The factor that makes sums of weights sums of probabilities; 0 for a row that has seen nothing.
   EJK_DEVICE float normalizer() const { return sum == 0 ? 0 : reciprocal_approximate(sum); }
   /// log(sum(exp(logits))); -inf for a row that has seen nothing.
-  EJK_DEVICE float log_sum_exp() const {
-    return sum == 0 ? kNegativeInfinity : (shift + log2_approximate(sum)) * kLn2;
-  }
+  EJK_DEVICE float log_sum_exp() const { return sum == 0 ? kNegativeInfinity : (shift + log2_approximate(sum)) * kLn2; }
 };
 
 }  // namespace ejk::cuda

@@ -108,6 +108,39 @@ TEST(OnlineSoftmax, waits_for_the_first_key_however_late_it_comes) {
   for (const float lag : {0.f, 8.f}) expect_near(fold(row, {1, 2, 3, 4, 5}, lag), softmax_of(row), row);
 }
 
+TEST(OnlineSoftmax, with_sinks_is_that_of_a_row_with_keys_of_value_0) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (int trial = 0; trial < 3000; ++trial) {
+    Row row{{}, {}, 1};
+    for (int i = 0; i < trial % 40; ++i) {
+      row.scores.push_back(trial % 3 == 0 ? kNegativeInfinity : 8 * normal(random));
+      row.values.push_back(normal(random));
+    }
+    OnlineSoftmax softmax;
+    softmax.clear();
+    softmax.begin(row.scores.empty() ? kNegativeInfinity : *std::max_element(row.scores.begin(), row.scores.end()),
+                  kLog2E);
+    float out = 0;
+    for (size_t i = 0; i < row.scores.size(); ++i) out += softmax.weigh(row.scores[i], kLog2E) * row.values[i];
+    Row with_sinks = row;
+    for (int i = 0; i < trial % 4; ++i) {
+      const float sink = i == 2 ? kNegativeInfinity : 16 * normal(random);
+      out *= softmax.add(sink * kLog2E);
+      with_sinks.scores.push_back(sink);
+      with_sinks.values.push_back(0);
+    }
+    SCOPED_TRACE(trial);
+    expect_near({out * softmax.normalizer(), softmax.log_sum_exp()}, softmax_of(with_sinks), with_sinks);
+  }
+}
+
+TEST(HyperbolicTangent, is_exact_to_a_few_units_of_one) {
+  for (float x = -20; x <= 20; x += 0.001f) ASSERT_NEAR(hyperbolic_tangent(x), std::tanh(double{x}), 3e-7) << x;
+  EXPECT_EQ(hyperbolic_tangent(1e30f), 1);
+  EXPECT_EQ(hyperbolic_tangent(-1e30f), -1);
+}
+
 TEST(OnlineSoftmax, begins_like_a_cleared_row_that_follows) {
   for (const float m : {kNegativeInfinity, -3.f, 0.f, 80.f}) {
     OnlineSoftmax begun, followed;

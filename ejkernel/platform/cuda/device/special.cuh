@@ -44,4 +44,9 @@ inline float greater(float a, float b) { return __builtin_fmaxf(a, b); }
 
 #endif
 
+/// To 3e-7, absolutely.
+EJK_DEVICE float hyperbolic_tangent(float x) {
+  return 1 - 2 * reciprocal_approximate(exp2_approximate(2 * kLog2E * x) + 1);
+}
+
 }  // namespace ejk::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
+#include "ejkernel/platform/cuda/device/shared_address.cuh"
 #include "ejkernel/platform/cuda/device/target.cuh"
 #include "ejkernel/platform/cuda/device/tensor_map.cuh"
 

@@ -7,8 +7,8 @@
 // registers.
 #pragma once
 
-#include "ejkernel/platform/cuda/device/half.cuh"
-#include "ejkernel/platform/cuda/device/mbarrier.cuh"
+#include "ejkernel/platform/cuda/device/half_type.cuh"
+#include "ejkernel/platform/cuda/device/shared_address.cuh"
 #include "ejkernel/platform/cuda/device/swizzle.cuh"
 #include "ejkernel/platform/cuda/device/target.cuh"
 
@@ -34,28 +34,6 @@ enum class Major : int { k, n };
 
 /// From 16 of K to the next 16, as a descriptor counts.
 constexpr int step_of(Major major) { return (major == Major::k ? 32 : 2048) >> 4; }
-
-/// Where a lane finds its row of 16 columns of a warp's 16 rows, in a K- or N-major tile: rows first_row .. first_row +
-/// 15, columns 16 step .. 16 step + 15.
-EJK_DEVICE uint32 address_of_columns(uint32 tile, int first_row, int step) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int row = first_row + lane % 16, chunk = step * 2 + lane / 16;
-  return tile + swizzled_offset(row, chunk);
-}
-/// Writes those columns of a packed accumulator, elements 8 step .. 8 step + 7 of its thread's as words 0..3.
-EJK_DEVICE void store_columns(uint32 tile, int first_row, int step, const uint32* words) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   address_of_columns(tile, first_row, step)),
-               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-               : "memory");
-}
-/// Reads them back as a left operand.
-EJK_DEVICE void load_columns(uint32 tile, int first_row, int step, uint32* words) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address_of_columns(tile, first_row, step))
-               : "memory");
-}
 
 // ---- order ----
 

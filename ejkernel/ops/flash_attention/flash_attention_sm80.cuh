@@ -1,0 +1,107 @@
+// What the forward kernel for Ampere and newer is specialised for and launched with, and which keys a tile reads: for
+// host and device.
+#pragma once
+
+#include "ejkernel/ops/flash_attention/attention_cuda_problem.cuh"
+#include "ejkernel/platform/cuda/device/divisor.cuh"
+#include "ejkernel/platform/cuda/device/half_type.cuh"
+
+namespace ejk {
+
+struct FlashSm80Variant {
+  cuda::HalfType type;
+  int head_dim, value_dim;  ///< rounded up to multiples of 16; at most 256
+  bool soft_cap;
+};
+
+/// A block's warps own 16 query rows, `row_tiles` times, each.
+struct FlashSm80Config {
+  int warps;      ///< 4 or 8
+  int row_tiles;  ///< 1 or 2: with 2, what is read of keys and values serves twice as many rows
+  int block_k;    ///< keys per step
+};
+
+struct FlashSm80Shape {
+  int dim, value_dim, row_tiles, rows, keys, threads;
+  int key_offset, value_offset, shared_bytes;  ///< queries come first; each in parts of 64 columns
+  bool registers_suffice;  ///< for scores and outputs: of 255, what they leave goes to everything else
+
+  constexpr FlashSm80Shape(FlashSm80Variant variant, FlashSm80Config config)
+      : dim(variant.head_dim),
+        value_dim(variant.value_dim),
+        row_tiles(config.row_tiles),
+        rows(16 * config.row_tiles * config.warps),
+        keys(config.block_k),
+        threads(32 * config.warps),
+        key_offset(rows * row_bytes(dim)),
+        value_offset(key_offset + keys * row_bytes(dim)),
+        shared_bytes(value_offset + keys * row_bytes(value_dim)),
+        registers_suffice(row_tiles * (keys + value_dim) / 2 <= 176) {}
+
+  static constexpr int row_bytes(int columns) { return (columns + 63) / 64 * 128; }
+};
+
+/// Rows of the queries' tensor that a block computes, in one head.
+struct FlashSm80Tile {
+  int batch, head;
+  int first_row;
+};
+
+struct FlashSm80Arguments {
+  cuda::AttentionProblem problem;
+  cuda::AttentionResults to;
+  int num_tiles;  ///< of all heads and batch entries
+  cuda::Divisor tiles, heads;
+  float scale_log2;       ///< of scores, to powers of two: softmax_scale * log2(e); with a soft cap 1
+  float cap_in, cap_out;  ///< with one, scores become cap_out * tanh(cap_in * score)
+  bool out_is_aligned;    ///< pairs of its numbers start at multiples of 4 bytes
+
+  /// The last tile of a head first: with a causal mask it is the longest.
+  EJK_DEVICE FlashSm80Tile tile(int index, int rows) const {
+    const int of_head = tiles.quotient(index), batch = heads.quotient(of_head);
+    const int from_last = index - of_head * tiles.value;
+    return {batch, of_head - batch * heads.value, (tiles.value - 1 - from_last) * rows};
+  }
+};
+
+/// Which keys the rows of a sequence see: row i those from i + first to i + past - 1, of the first `count`.
+struct FlashSm80Keys {
+  int first, past, count;
+
+  EJK_DEVICE FlashSm80Keys(const cuda::AttentionProblem& p, const cuda::AttentionSequence& s) {
+    constexpr cuda::int64 kFar = 1 << 30;  // rows and keys are fewer
+    cuda::int64 right = p.window_right < 0 ? kFar : cuda::min<cuda::int64>(p.window_right, kFar);
+    if (p.causal) right = 0;
+    const cuda::int64 left = p.window_left < 0 ? kFar : cuda::min<cuda::int64>(p.window_left, kFar);
+    first = static_cast<int>(cuda::max(s.offset - left, -kFar));
+    past = static_cast<int>(cuda::min(s.offset + right + 1, kFar));
+    count = static_cast<int>(s.k_len);
+  }
+  EJK_DEVICE int begin(int row) const { return cuda::max(row + first, 0); }
+  EJK_DEVICE int end(int row) const { return cuda::min(row + past, count); }
+};
+
+/// Blocks of keys, counted from the sequence's first, that a tile walks.
+struct FlashSm80Blocks {
+  int first = 0, past = 0;
+  int whole_first = 0, whole_past = 0;  ///< those among them that every row sees completely
+  int begin = 0, end = 0;               ///< the keys that some row sees: others may hold anything, and are not read
+
+  EJK_DEVICE bool is_whole(int block) const { return block >= whole_first && block < whole_past; }
+};
+
+/// Of the rows [first_row, past_row), of which there is one.
+template <int kKeys>
+EJK_DEVICE FlashSm80Blocks key_blocks(const FlashSm80Keys& keys, int first_row, int past_row) {
+  // What a row sees moves along by one key a row: the first row's begins first, the last one's ends last.
+  const int begin = keys.begin(first_row), end = keys.end(past_row - 1);
+  if (begin >= end) return {};
+  return {.first = begin / kKeys,
+          .past = cuda::ceil_div(end, kKeys),
+          .whole_first = cuda::ceil_div(keys.begin(past_row - 1), kKeys),
+          .whole_past = cuda::max(keys.end(first_row), 0) / kKeys,
+          .begin = begin,
+          .end = end};
+}
+
+}  // namespace ejk
