@@ -22,9 +22,12 @@ bool rows_are_aligned(const Tensor& t, uintptr_t bytes) {
   return true;
 }
 
+int64_t tiles_of(int64_t num_rows, int64_t rows) { return (num_rows + rows - 1) / rows; }
 int64_t num_tiles(const attn::Problem& p, int64_t rows) {
-  return (p.q_rows + rows - 1) / rows * p.num_q_heads * (p.packed ? 1 : p.num_sequences);
+  return tiles_of(p.q_rows, rows) * p.num_q_heads * (p.packed ? 1 : p.num_sequences);
 }
+/// Of a packed call: as many as there can be tiles while sequences do not overlap, nobody's among them.
+int64_t blocks_per_head(const attn::Problem& p, int64_t rows) { return 2 * tiles_of(p.q_rows, rows) + p.num_sequences; }
 
 struct FlashAttentionSm80 {
   static constexpr std::string_view kName = "cuda_sm80";
@@ -54,10 +57,13 @@ struct FlashAttentionSm80 {
     if (params.softmax_scale && !(*params.softmax_scale > 0)) return no("its softmax_scale is positive");
     for (const int64_t dim : {in.query.shape[-1], in.value.shape[-1]})
       if (dim % 8 != 0 || dim > 256) return no("its head_dim and value_dim are multiples of 8, at most 256");
-    // Sums of rows, keys and the far end of a window stay below 2^31.
+    // Sums of rows, keys and the far end of a window stay below 2^31, and so do those of all tiles of all sequences,
+    // even where each claims every row.
+    constexpr int64_t kMostRows = 1 << 29, kMostTiles = 1 << 30, kFewestRows = 64;
     const attn::Problem p = attn::make_problem(in, params);
-    if (std::max({p.q_rows, p.k_rows, p.num_sequences}) >= 1 << 29 || num_tiles(p, 64) >= 1 << 30)
-      return no("it counts rows, keys and sequences with 29 bits, and tiles with 30");
+    if (p.q_rows >= kMostRows || p.k_rows >= kMostRows ||
+        (tiles_of(p.q_rows, kFewestRows) + 2) * (p.num_sequences + 1) >= kMostTiles / p.num_q_heads)
+      return no("it counts rows and keys with 29 bits, and tiles with 30");
     for (const Tensor* tensor : {&in.query, &in.key, &in.value})
       if (!rows_are_aligned(*tensor, 16)) return no("it copies rows that start at multiples of 16 bytes");
     return Support::yes();
@@ -127,21 +133,22 @@ struct FlashAttentionSm80 {
                       fmt::format("address {}", tensor->data), "plan with the tensor that will be run");
     const attn::Problem p = attn::make_problem(in, call.params);
     const FlashSm80Shape tile = shape(call, config);
-    const int64_t tiles = num_tiles(p, tile.rows);
+    const int64_t blocks = p.packed ? blocks_per_head(p, tile.rows) * p.num_q_heads : num_tiles(p, tile.rows);
     const double scale_log2 = p.scale * std::numbers::log2e;
     const bool capped = p.soft_cap > 0;
     const FlashSm80Arguments args = {
         .problem = attn::cuda_problem(p, context.status),
         .to = attn::cuda_results({.out = call.outputs.out, .lse = call.outputs.lse}),
-        .num_tiles = static_cast<int>(tiles),
-        .tiles = cuda::Divisor(static_cast<int>(std::max<int64_t>((p.q_rows + tile.rows - 1) / tile.rows, 1))),
+        .num_blocks = static_cast<int>(blocks),
+        .blocks_per_head = static_cast<int>(p.packed ? blocks_per_head(p, tile.rows) : 0),
+        .tiles = cuda::Divisor(static_cast<int>(std::max<int64_t>(tiles_of(p.q_rows, tile.rows), 1))),
         .heads = cuda::Divisor(static_cast<int>(p.num_q_heads)),
         .scale_log2 = capped ? 1 : static_cast<float>(scale_log2),
         .cap_in = capped ? static_cast<float>(p.scale / p.soft_cap) : 0,
         .cap_out = static_cast<float>(p.soft_cap * std::numbers::log2e),
         .out_is_aligned = call.outputs.out.present() && rows_are_aligned(call.outputs.out, 4)};
     // An empty call still looks for faults.
-    cuda::launch(context, {.x = static_cast<unsigned>(std::max<int64_t>(tiles, 1))},
+    cuda::launch(context, {.x = static_cast<unsigned>(std::max<int64_t>(blocks, 1))},
                  {.x = static_cast<unsigned>(tile.threads)}, args);
   }
 };

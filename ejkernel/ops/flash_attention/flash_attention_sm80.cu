@@ -5,8 +5,7 @@
 //     P = exp2(S - m)     likewise; O and the row sums follow the maximum m
 //     O = O + P V         while the keys of the next one arrive
 //
-// The scheme is FlashAttention-2's (arXiv:2307.08691). Packed rows are tiled as they lie: a tile that several sequences
-// share is computed for each of them, and a row belongs to the last that claims it.
+// The scheme is FlashAttention-2's (arXiv:2307.08691).
 #include "ejkernel/ops/flash_attention/flash_attention_sm80.cuh"
 #include "ejkernel/platform/cuda/device/anew.cuh"
 #include "ejkernel/platform/cuda/device/block.cuh"
@@ -40,12 +39,6 @@ struct FlashSm80Block {
   EJK_DEVICE FlashSm80Block(const FlashSm80Arguments& args, const void* memory)
       : args(args), p(args.problem), memory(shared_address(memory)), pieces(address_of_columns(this->memory, 0, 0)) {}
 
-  /// The block's, computed anew where it is wanted: registers are scarce between.
-  EJK_DEVICE FlashSm80Tile tile() const { return args.tile(anew(static_cast<int>(blockIdx.x)), kShape.rows); }
-  /// The sequence of that number; nobody's rows, which see no key, before the first.
-  EJK_DEVICE AttentionSequence sequence(int number) const {
-    return number < 0 ? AttentionSequence{} : p.sequence(anew(number));
-  }
   /// In the tile.
   EJK_DEVICE static int warp_row() { return static_cast<int>(threadIdx.x) / kWarpSize * 16 * kRowTiles; }
   /// In the tile, the first of the thread's rows: others lie 16 below for each row tile, and 8 below that.
@@ -56,12 +49,12 @@ struct FlashSm80Block {
   EJK_DEVICE static const char* address_of(const TensorRef& t, int64 entry, int64 row, int64 head) {
     return static_cast<const char*>(t.data) + 2 * t.offset(entry, row, head, 0);
   }
-  EJK_DEVICE void start_queries(const FlashSm80Tile& tile) const {
+  EJK_DEVICE void start_queries(const FlashSm80Tile& tile, int num_rows) const {
     copy_rows<kShape.rows, kShape.dim, kShape.threads>(
-        memory, {.first = address_of(p.query, tile.batch, tile.first_row, tile.head),
+        memory, {.first = address_of(p.query, p.packed() ? 0 : tile.sequence, tile.first_row, tile.head),
                  .stride = 2 * p.query.strides[1],
                  .begin = 0,
-                 .end = static_cast<int>(min<int64>(p.q_rows - tile.first_row, kShape.rows)),
+                 .end = num_rows,
                  .columns = static_cast<int>(p.head_dim)});
   }
   /// A block of keys or of values, whose first row lies at `first`; those that no row of the tile sees become zeros.
@@ -159,20 +152,19 @@ struct FlashSm80Block {
     }
   }
 
-  EJK_DEVICE void attend(int number) {
-    const FlashSm80Tile tile = this->tile();
-    const AttentionSequence s = sequence(number);
+  EJK_DEVICE void attend(const FlashSm80Tile& tile) {
     clear(outputs);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) rows[t][0].clear(), rows[t][1].clear();
+    if (tile.is_nobodys()) return;
+    const AttentionSequence s = p.sequence(tile.sequence);
     const int first_row = tile.first_row - static_cast<int>(s.q_begin);
-    const int first = max(first_row, 0), past = min(first_row + kShape.rows, static_cast<int>(s.q_len));
-    if (first >= past) return;
+    const int past_row = min(first_row + kShape.rows, static_cast<int>(s.q_len));
     const FlashSm80Keys seen(p, s);
-    const FlashSm80Blocks blocks = key_blocks<kKeys>(seen, first, past);
+    const FlashSm80Blocks blocks = key_blocks<kKeys>(seen, first_row, past_row);
     const int64 kv_head = tile.head / p.group();
-    const char* key_rows = address_of(p.key, tile.batch, s.k_begin, kv_head);
-    const char* value_rows = address_of(p.value, tile.batch, s.k_begin, kv_head);
+    const char* key_rows = address_of(p.key, p.batch_of(s), s.k_begin, kv_head);
+    const char* value_rows = address_of(p.value, p.batch_of(s), s.k_begin, kv_head);
     const auto start_keys = [&](int n) {
       start_block<kShape.dim>(memory + kShape.key_offset, key_rows, p.key.strides[1], p.head_dim, blocks, n);
     };
@@ -182,7 +174,7 @@ struct FlashSm80Block {
     };
 
     if (blocks.first == blocks.past) return;
-    start_queries(tile);
+    start_queries(tile, past_row - first_row);
     start_keys(blocks.past - 1);
 #pragma unroll 1
     for (int n = blocks.past - 1; n >= blocks.first; --n) {
@@ -211,10 +203,10 @@ struct FlashSm80Block {
     return sinks.sum == 0 ? kNegativeInfinity : sinks.shift + log2_approximate(sinks.sum);
   }
 
-  /// The rows of the sequence; all that are before the first.
-  EJK_DEVICE void store(int number) {
-    const FlashSm80Tile tile = this->tile();
-    const AttentionSequence s = sequence(number);
+  /// The tile's rows that are its sequence's, or nobody's.
+  EJK_DEVICE void store(const FlashSm80Tile& tile) {
+    const unsigned wanted = own_rows(tile);
+    const int batch = p.packed() ? 0 : tile.sequence;
     const float sinks = sink(tile.head);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t)
@@ -225,11 +217,11 @@ struct FlashSm80Block {
         float factor = row.add(sinks);
         factor *= row.normalizer();
         const int at = tile.first_row + thread_row() + 16 * t + 8 * r;
-        if (number < 0 ? at >= p.q_rows : !s.has_row(at)) continue;
+        if ((wanted >> (2 * t + r) & 1) == 0) continue;
         if (args.to.lse.present() && lane_index() % 4 == 0)
-          static_cast<float*>(args.to.lse.data)[args.to.lse.offset(at, tile.batch, tile.head, 0)] = row.log_sum_exp();
+          static_cast<float*>(args.to.lse.data)[args.to.lse.offset(at, batch, tile.head, 0)] = row.log_sum_exp();
         if (!args.to.out.present()) continue;
-        auto* out = static_cast<unsigned short*>(args.to.out.data) + args.to.out.offset(tile.batch, at, tile.head, 0);
+        auto* out = static_cast<unsigned short*>(args.to.out.data) + args.to.out.offset(batch, at, tile.head, 0);
 #pragma unroll
         for (int step = 0; step < kShape.value_dim / 8; ++step) {
           const int column = 8 * step + lane_index() % 4 * 2, i = 4 * step + 2 * r;
@@ -245,28 +237,82 @@ struct FlashSm80Block {
       }
   }
 
-  /// The first sequence after `after` that owns a row of the tile; num_sequences when none does.
-  EJK_DEVICE int next_owner(int after) const {
-    const FlashSm80Tile tile = this->tile();
-    const int count = static_cast<int>(p.num_sequences);
-    for (int n = after + 1; n < count; n += kWarpSize) {
-      const int mine = n + lane_index();
-      const AttentionSequence s = mine < count ? p.sequence(mine) : AttentionSequence{};
-      const bool owns = s.q_len > 0 && s.q_begin < tile.first_row + kShape.rows && s.q_begin + s.q_len > tile.first_row;
-      if (const unsigned owners = __ballot_sync(0xffffffffu, owns)) return n + __ffs(static_cast<int>(owners)) - 1;
+  // ---- who owns what ----
+
+  /// Which of the thread's rows lie at [first, past) of the tensor, a bit for each.
+  EJK_DEVICE static unsigned rows_between(const FlashSm80Tile& tile, int64 first, int64 past) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+      const int at = tile.first_row + thread_row() + 8 * i;
+      bits |= static_cast<unsigned>(at >= first && at < past) << i;
     }
-    return count;
+    return bits;
+  }
+
+  /// A packed row belongs to the last sequence that claims it, and to nobody where none does.
+  EJK_DEVICE unsigned own_rows(const FlashSm80Tile& tile) const {
+    if (!p.packed()) return rows_between(tile, 0, p.q_rows);
+    int64 first = 0, past = p.q_rows;
+    if (!tile.is_nobodys()) {
+      const AttentionSequence s = p.sequence(tile.sequence);
+      first = s.q_begin, past = s.q_begin + s.q_len;
+    }
+    unsigned own = rows_between(tile, first, past);
+    const int64 begin = tile.first_row, end = min<int64>(begin + kShape.rows, past);
+    for (int64 n = tile.sequence + 1; n < p.num_sequences; n += kWarpSize) {
+      const int64 mine = n + lane_index();
+      const AttentionSequence s = mine < p.num_sequences ? p.sequence(mine) : AttentionSequence{};
+      unsigned claims = __ballot_sync(0xffffffffu, s.q_begin < end && s.q_begin + s.q_len > begin);
+      for (; claims != 0; claims &= claims - 1) {
+        const AttentionSequence later = p.sequence(n + __ffs(static_cast<int>(claims)) - 1);
+        own &= ~rows_between(tile, later.q_begin, later.q_begin + later.q_len);
+      }
+    }
+    return own;
+  }
+
+  /// A packed call's tiles in one head: first the tensor's, for rows that are nobody's, then those of each sequence.
+  /// False where there are no more.
+  EJK_DEVICE bool find_packed(int index, FlashSm80Tile& tile) const {
+    tile = {.sequence = FlashSm80Tile::kNobody, .head = tile.head, .first_row = index * kShape.rows};
+    int before = args.tiles.value;  // tiles before those of sequence n
+    if (index < before) return true;
+    for (int n = 0; n < p.num_sequences; n += kWarpSize) {
+      const int mine = n + lane_index();
+      const AttentionSequence s = mine < p.num_sequences ? p.sequence(mine) : AttentionSequence{};
+      const int tiles = ceil_div(static_cast<int>(s.q_len), kShape.rows);
+      int past = tiles;  // tiles up to and with those of the lane's sequence
+#pragma unroll
+      for (int step = 1; step < kWarpSize; step *= 2) {
+        const int from_left = __shfl_up_sync(0xffffffffu, past, step);
+        if (lane_index() >= step) past += from_left;
+      }
+      past += before;
+      if (const unsigned found = __ballot_sync(0xffffffffu, index < past)) {
+        const int lane = __ffs(static_cast<int>(found)) - 1;
+        const int first = static_cast<int>(s.q_begin) + (index - past + tiles) * kShape.rows;
+        tile.sequence = n + lane;
+        tile.first_row = __shfl_sync(0xffffffffu, first, lane);
+        return true;
+      }
+      before = __shfl_sync(0xffffffffu, past, kWarpSize - 1);
+    }
+    return false;
   }
 
   EJK_DEVICE void run() {
-    // A packed row that no sequence claims is like one that sees no key.
-    int number = p.packed() ? -1 : tile().batch;
+    const int block = static_cast<int>(blockIdx.x);
+    FlashSm80Tile tile = p.packed() ? FlashSm80Tile{.sequence = 0, .head = block % args.heads.value, .first_row = 0}
+                                    : args.tile(block, kShape.rows);
+    // Packed tiles are more than there are blocks only where sequences overlap.
 #pragma unroll 1
-    do {
-      attend(number);
-      store(number);
-      number = p.packed() ? next_owner(number) : static_cast<int>(p.num_sequences);
-    } while (number < p.num_sequences);
+    for (int index = block / args.heads.value;; index += args.blocks_per_head) {
+      if (p.packed() && !find_packed(index, tile)) return;
+      attend(tile);
+      store(tile);
+      if (!p.packed()) return;
+    }
   }
 
   template <int kCount>
@@ -283,7 +329,7 @@ __global__ void __launch_bounds__(FlashSm80Shape(kVariant, kConfig).threads)
     flash_attention_sm80(const __grid_constant__ FlashSm80Arguments args) {
   extern __shared__ __align__(128) char memory[];
   if (blockIdx.x == 0) raise_sequence_faults(args.problem, ThreadBlock());
-  if (static_cast<int>(blockIdx.x) < args.num_tiles) FlashSm80Block<kVariant, kConfig>(args, memory).run();
+  if (static_cast<int>(blockIdx.x) < args.num_blocks) FlashSm80Block<kVariant, kConfig>(args, memory).run();
 }
 
 }  // namespace ejk

@@ -41,22 +41,28 @@ struct FlashSm80Shape {
   static constexpr int row_bytes(int columns) { return (columns + 63) / 64 * 128; }
 };
 
-/// Rows of the queries' tensor that a block computes, in one head.
+/// Rows that a block computes, in one head: a sequence's from `first_row` of the queries' tensor on, as many as fit.
 struct FlashSm80Tile {
-  int batch, head;
+  static constexpr int kNobody = -1;
+
+  int sequence;  ///< kNobody: rows of a packed tensor that no sequence claims, which are like those that see no key
+  int head;
   int first_row;
+
+  EJK_DEVICE bool is_nobodys() const { return sequence == kNobody; }
 };
 
 struct FlashSm80Arguments {
   cuda::AttentionProblem problem;
   cuda::AttentionResults to;
-  int num_tiles;  ///< of all heads and batch entries
-  cuda::Divisor tiles, heads;
-  float scale_log2;       ///< of scores, to powers of two: softmax_scale * log2(e); with a soft cap 1
-  float cap_in, cap_out;  ///< with one, scores become cap_out * tanh(cap_in * score)
-  bool out_is_aligned;    ///< pairs of its numbers start at multiples of 4 bytes
+  int num_blocks;
+  int blocks_per_head;         ///< of a packed call
+  cuda::Divisor tiles, heads;  ///< tiles of the tensor's rows in one head
+  float scale_log2;            ///< of scores, to powers of two: softmax_scale * log2(e); with a soft cap 1
+  float cap_in, cap_out;       ///< with one, scores become cap_out * tanh(cap_in * score)
+  bool out_is_aligned;         ///< pairs of its numbers start at multiples of 4 bytes
 
-  /// The last tile of a head first: with a causal mask it is the longest.
+  /// Of a call that is not packed. The last tile of a head first: with a causal mask it is the longest.
   EJK_DEVICE FlashSm80Tile tile(int index, int rows) const {
     const int of_head = tiles.quotient(index), batch = heads.quotient(of_head);
     const int from_last = index - of_head * tiles.value;

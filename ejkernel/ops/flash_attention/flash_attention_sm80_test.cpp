@@ -84,7 +84,8 @@ TEST(FlashSm80Tiles, every_tile_has_one_block_and_a_heads_last_comes_first) {
         const int tiles = cuda::ceil_div(q_len, kRows);
         const FlashSm80Arguments args = {.problem = {},
                                          .to = {},
-                                         .num_tiles = tiles * heads * batch,
+                                         .num_blocks = tiles * heads * batch,
+                                         .blocks_per_head = 0,
                                          .tiles = cuda::Divisor(tiles),
                                          .heads = cuda::Divisor(heads),
                                          .scale_log2 = 1,
@@ -92,16 +93,16 @@ TEST(FlashSm80Tiles, every_tile_has_one_block_and_a_heads_last_comes_first) {
                                          .cap_out = 0,
                                          .out_is_aligned = true};
         std::set<std::tuple<int, int, int>> seen;
-        for (int index = 0; index < args.num_tiles; ++index) {
+        for (int index = 0; index < args.num_blocks; ++index) {
           const FlashSm80Tile tile = args.tile(index, kRows);
-          EXPECT_TRUE(tile.batch >= 0 && tile.batch < batch && tile.head >= 0 && tile.head < heads);
+          EXPECT_TRUE(tile.sequence >= 0 && tile.sequence < batch && tile.head >= 0 && tile.head < heads);
           EXPECT_TRUE(tile.first_row >= 0 && tile.first_row < q_len && tile.first_row % kRows == 0);
           if (index % tiles == 0) {
             EXPECT_GE(tile.first_row + kRows, q_len);
           }
-          seen.insert({tile.batch, tile.head, tile.first_row});
+          seen.insert({tile.sequence, tile.head, tile.first_row});
         }
-        EXPECT_EQ(seen.size(), static_cast<size_t>(args.num_tiles));
+        EXPECT_EQ(seen.size(), static_cast<size_t>(args.num_blocks));
       }
 }
 
