@@ -80,7 +80,10 @@ struct FlashAttentionSm80 {
   }
   /// In the order of preference.
   static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties& device) {
-    std::vector<Config> all = {{4, 2, 64}, {4, 2, 48}, {8, 1, 64}, {4, 1, 64}, {4, 1, 128}, {8, 1, 32}, {4, 1, 32}};
+    const bool is_wide = std::max(call.inputs.query.shape[-1], call.inputs.value.shape[-1]) > 128;
+    std::vector<Config> all = is_wide
+                                  ? std::vector<Config>{{8, 1, 64}, {4, 1, 64}, {8, 1, 32}, {4, 1, 32}}
+                                  : std::vector<Config>{{4, 2, 64}, {4, 2, 48}, {4, 1, 128}, {4, 1, 64}, {8, 1, 64}};
     std::erase_if(all, [&](const Config& config) {
       const FlashSm80Shape tile = shape(call, config);
       return !tile.registers_suffice || tile.shared_bytes > device.shared_bytes_per_block;
@@ -146,7 +149,7 @@ struct FlashAttentionSm80 {
         .scale_log2 = capped ? 1 : static_cast<float>(scale_log2),
         .cap_in = capped ? static_cast<float>(p.scale / p.soft_cap) : 0,
         .cap_out = static_cast<float>(p.soft_cap * std::numbers::log2e),
-        .out_is_aligned = call.outputs.out.present() && rows_are_aligned(call.outputs.out, 4)};
+        .out_is_aligned = call.outputs.out.present() && rows_are_aligned(call.outputs.out, 16)};
     // An empty call still looks for faults.
     cuda::launch(context, {.x = static_cast<unsigned>(std::max<int64_t>(blocks, 1))},
                  {.x = static_cast<unsigned>(tile.threads)}, args);

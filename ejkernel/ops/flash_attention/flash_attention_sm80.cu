@@ -57,15 +57,11 @@ struct FlashSm80Block {
                  .end = num_rows,
                  .columns = static_cast<int>(p.head_dim)});
   }
-  /// A block of keys or of values, whose first row lies at `first`; those that no row of the tile sees become zeros.
+  /// A block of keys or of values, whose first row lies at `first`; all but the rows [begin, end) become zeros.
   template <int kColumns>
-  EJK_DEVICE static void start_block(uint32 to, const char* first, int64 stride, int64 columns,
-                                     const FlashSm80Blocks& blocks, int n) {
-    copy_rows<kKeys, kColumns, kShape.threads>(to, {.first = first + n * (kKeys * 2 * stride),
-                                                    .stride = 2 * stride,
-                                                    .begin = blocks.begin - n * kKeys,
-                                                    .end = blocks.end - n * kKeys,
-                                                    .columns = static_cast<int>(columns)});
+  EJK_DEVICE static void start_block(uint32 to, const char* first, int64 stride, int64 columns, int begin, int end) {
+    copy_rows<kKeys, kColumns, kShape.threads>(
+        to, {.first = first, .stride = 2 * stride, .begin = begin, .end = end, .columns = static_cast<int>(columns)});
     commit_copies();
   }
 
@@ -117,7 +113,7 @@ struct FlashSm80Block {
 
   /// Scores of keys that a row does not see become -inf. `first_row` is the tile's first one in the sequence.
   EJK_DEVICE void mask(const FlashSm80Keys& seen, int first_row, int n) {
-    const int first_key = n * kKeys + lane_index() % 4 * 2, first = anew(first_row) + thread_row();
+    const int first_key = n * kKeys + lane_index() % 4 * 2, first = first_row + thread_row();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t)
 #pragma unroll
@@ -132,18 +128,23 @@ struct FlashSm80Block {
       }
   }
 
-  /// P = exp2(S - m); O and the row sums follow.
+  /// P = exp2(S - m). O and the row sums follow m where one of the warp's rows is behind by a factor of 2^8.
   EJK_DEVICE void exponentiate() {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       float m[2] = {kNegativeInfinity, kNegativeInfinity};
 #pragma unroll
       for (int i = 0; i < kScores; ++i) m[i / 2 % 2] = greater(m[i / 2 % 2], scores[t][i]);
+      m[0] = quad_max(m[0]);
+      m[1] = quad_max(m[1]);
+      const float behind = greater(rows[t][0].behind(m[0]), rows[t][1].behind(m[1])) * args.scale_log2;
+      if (__any_sync(0xffffffffu, behind > 8.f)) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float factor = rows[t][r].follow(quad_max(m[r]), args.scale_log2);
+        for (int r = 0; r < 2; ++r) {
+          const float factor = rows[t][r].follow(m[r], args.scale_log2);
 #pragma unroll
-        for (int i = 0; i < kOutputs / 2; ++i) outputs[t][i / 2 * 4 + 2 * r + i % 2] *= factor;
+          for (int i = 0; i < kOutputs / 2; ++i) outputs[t][i / 2 * 4 + 2 * r + i % 2] *= factor;
+        }
       }
 #pragma unroll
       for (int i = 0; i < kScores; ++i) scores[t][i] = rows[t][i / 2 % 2].weigh(scores[t][i], args.scale_log2);
@@ -165,12 +166,16 @@ struct FlashSm80Block {
     const int64 kv_head = tile.head / p.group();
     const char* key_rows = address_of(p.key, p.batch_of(s), s.k_begin, kv_head);
     const char* value_rows = address_of(p.value, p.batch_of(s), s.k_begin, kv_head);
+    // Keys that no row of the tile sees may hold anything, and are not read.
     const auto start_keys = [&](int n) {
-      start_block<kShape.dim>(memory + kShape.key_offset, key_rows, p.key.strides[1], p.head_dim, blocks, n);
+      start_block<kShape.dim>(memory + kShape.key_offset, key_rows + n * (kKeys * 2 * p.key.strides[1]),
+                              p.key.strides[1], p.head_dim, seen.begin(anew(first_row)) - n * kKeys,
+                              blocks.end - n * kKeys);
     };
     const auto start_values = [&](int n) {
-      start_block<kShape.value_dim>(memory + kShape.value_offset, value_rows, p.value.strides[1], p.value_dim, blocks,
-                                    n);
+      start_block<kShape.value_dim>(memory + kShape.value_offset, value_rows + n * (kKeys * 2 * p.value.strides[1]),
+                                    p.value.strides[1], p.value_dim, seen.begin(anew(first_row)) - n * kKeys,
+                                    blocks.end - n * kKeys);
     };
 
     if (blocks.first == blocks.past) return;
@@ -183,7 +188,8 @@ struct FlashSm80Block {
       start_values(n);
       compute_scores();
       if constexpr (kVariant.soft_cap) cap();
-      if (!blocks.is_whole(n)) mask(seen, first_row, n);
+      if (const int row = anew(first_row); !all_see_block<kKeys>(seen, row, row + kShape.rows - 1, n))
+        mask(seen, row, n);
       exponentiate();
       wait_copies<0>();
       __syncthreads();  // the values are there, and nobody reads keys any more
@@ -217,24 +223,34 @@ struct FlashSm80Block {
         float factor = row.add(sinks);
         factor *= row.normalizer();
         const int at = tile.first_row + thread_row() + 16 * t + 8 * r;
-        if ((wanted >> (2 * t + r) & 1) == 0) continue;
-        if (args.to.lse.present() && lane_index() % 4 == 0)
+        const bool is_wanted = (wanted >> (2 * t + r) & 1) != 0;
+        if (is_wanted && args.to.lse.present() && lane_index() % 4 == 0)
           static_cast<float*>(args.to.lse.data)[args.to.lse.offset(at, batch, tile.head, 0)] = row.log_sum_exp();
-        if (!args.to.out.present()) continue;
-        auto* out = static_cast<unsigned short*>(args.to.out.data) + args.to.out.offset(batch, at, tile.head, 0);
-#pragma unroll
-        for (int step = 0; step < kShape.value_dim / 8; ++step) {
-          const int column = 8 * step + lane_index() % 4 * 2, i = 4 * step + 2 * r;
-          if (column >= p.value_dim) continue;
-          const uint32 word = pack<kVariant.type>(outputs[t][i] * factor, outputs[t][i + 1] * factor);
-          if (args.out_is_aligned) {
-            *reinterpret_cast<uint32*>(out + column) = word;
-          } else {
-            out[column] = static_cast<unsigned short>(word);
-            out[column + 1] = static_cast<unsigned short>(word >> 16);
-          }
-        }
+        store_row(t, r, factor, batch, at, tile.head, is_wanted && args.to.out.present());
       }
+  }
+
+  /// The quad that shares the row writes 64 bytes of it at a time, 16 a lane.
+  EJK_DEVICE void store_row(int t, int r, float factor, int batch, int at, int head, bool wanted) const {
+    auto* row = static_cast<unsigned short*>(args.to.out.data) + args.to.out.offset(batch, at, head, 0);
+#pragma unroll
+    for (int group = 0; group < ceil_div(kOutputs, 16); ++group) {
+      uint32 words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = group * 16 + j * 4 + 2 * r;
+        words[j] = i < kOutputs ? pack<kVariant.type>(outputs[t][i] * factor, outputs[t][i + 1] * factor) : 0;
+      }
+      quad_transpose(words);
+      const int column = group * 32 + lane_index() % 4 * 8;
+      if (!wanted || column >= p.value_dim) continue;
+      if (args.out_is_aligned) {
+        *reinterpret_cast<uint4*>(row + column) = make_uint4(words[0], words[1], words[2], words[3]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) row[column + i] = static_cast<unsigned short>(words[i / 2] >> i % 2 * 16);
+      }
+    }
   }
 
   // ---- who owns what ----

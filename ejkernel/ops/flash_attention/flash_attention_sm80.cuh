@@ -36,7 +36,7 @@ struct FlashSm80Shape {
         key_offset(rows * row_bytes(dim)),
         value_offset(key_offset + keys * row_bytes(dim)),
         shared_bytes(value_offset + keys * row_bytes(value_dim)),
-        registers_suffice(row_tiles * (keys + value_dim) / 2 <= 176) {}
+        registers_suffice(row_tiles * (keys + value_dim) / 2 <= (variant.soft_cap ? 168 : 176)) {}
 
   static constexpr int row_bytes(int columns) { return (columns + 63) / 64 * 128; }
 };
@@ -60,7 +60,7 @@ struct FlashSm80Arguments {
   cuda::Divisor tiles, heads;  ///< tiles of the tensor's rows in one head
   float scale_log2;            ///< of scores, to powers of two: softmax_scale * log2(e); with a soft cap 1
   float cap_in, cap_out;       ///< with one, scores become cap_out * tanh(cap_in * score)
-  bool out_is_aligned;         ///< pairs of its numbers start at multiples of 4 bytes
+  bool out_is_aligned;         ///< every row starts at a multiple of 16 bytes
 
   /// Of a call that is not packed. The last tile of a head first: with a causal mask it is the longest.
   EJK_DEVICE FlashSm80Tile tile(int index, int rows) const {
@@ -87,13 +87,10 @@ struct FlashSm80Keys {
   EJK_DEVICE int end(int row) const { return cuda::min(row + past, count); }
 };
 
-/// Blocks of keys, counted from the sequence's first, that a tile walks.
+/// What a tile of rows walks: blocks of keys, counted from the sequence's first, that some row sees a key of.
 struct FlashSm80Blocks {
   int first = 0, past = 0;
-  int whole_first = 0, whole_past = 0;  ///< those among them that every row sees completely
-  int begin = 0, end = 0;               ///< the keys that some row sees: others may hold anything, and are not read
-
-  EJK_DEVICE bool is_whole(int block) const { return block >= whole_first && block < whole_past; }
+  int end = 0;  ///< of the keys that some row sees
 };
 
 /// Of the rows [first_row, past_row), of which there is one.
@@ -102,12 +99,12 @@ EJK_DEVICE FlashSm80Blocks key_blocks(const FlashSm80Keys& keys, int first_row, 
   // What a row sees moves along by one key a row: the first row's begins first, the last one's ends last.
   const int begin = keys.begin(first_row), end = keys.end(past_row - 1);
   if (begin >= end) return {};
-  return {.first = begin / kKeys,
-          .past = cuda::ceil_div(end, kKeys),
-          .whole_first = cuda::ceil_div(keys.begin(past_row - 1), kKeys),
-          .whole_past = cuda::max(keys.end(first_row), 0) / kKeys,
-          .begin = begin,
-          .end = end};
+  return {.first = begin / kKeys, .past = cuda::ceil_div(end, kKeys), .end = end};
+}
+/// Whether every row from the first to the last sees the whole block.
+template <int kKeys>
+EJK_DEVICE bool all_see_block(const FlashSm80Keys& keys, int first_row, int last_row, int block) {
+  return block * kKeys >= keys.begin(last_row) && (block + 1) * kKeys <= keys.end(first_row);
 }
 
 }  // namespace ejk

@@ -38,19 +38,20 @@ void expect_as_visible(const AttentionProblem& p, const AttentionSequence& s) {
       int rows = 0;
       for (int i = first; i < past; ++i) rows += sees(p, s, i, j);
       // What is read is what some row sees, and lies in the blocks that are walked.
-      ASSERT_EQ(j >= blocks.begin && j<blocks.end, rows> 0) << first << ", " << j;
+      ASSERT_EQ(j >= keys.begin(first) && j<blocks.end, rows> 0) << first << ", " << j;
       if (rows > 0) {
         ASSERT_TRUE(j / kKeys >= blocks.first && j / kKeys < blocks.past) << first << ", " << j;
       }
       num_seen += rows > 0;
       // A whole block needs no mask.
-      if (blocks.is_whole(j / kKeys)) {
+      if (all_see_block<kKeys>(keys, first, past - 1, j / kKeys)) {
         ASSERT_EQ(rows, past - first) << first << ", " << j;
       }
     }
-    for (int n = blocks.whole_first; n < blocks.whole_past; ++n) {
-      ASSERT_LE((n + 1) * kKeys, s.k_len);
-    }
+    for (int n = 0; n * kKeys < s.k_len; ++n)
+      if (all_see_block<kKeys>(keys, first, past - 1, n)) {
+        ASSERT_LE((n + 1) * kKeys, s.k_len);
+      }
     // Every block that is walked has a key that some row sees.
     ASSERT_LE(blocks.past - blocks.first, num_seen);
   }
