@@ -83,7 +83,7 @@ struct FlashAttentionSm80 {
     const bool is_wide = std::max(call.inputs.query.shape[-1], call.inputs.value.shape[-1]) > 128;
     std::vector<Config> all = is_wide
                                   ? std::vector<Config>{{8, 1, 64}, {4, 1, 64}, {8, 1, 32}, {4, 1, 32}}
-                                  : std::vector<Config>{{4, 2, 64}, {4, 2, 48}, {4, 1, 128}, {4, 1, 64}, {8, 1, 64}};
+                                  : std::vector<Config>{{4, 2, 64}, {4, 1, 128}, {4, 2, 48}, {4, 1, 64}, {8, 1, 64}};
     std::erase_if(all, [&](const Config& config) {
       const FlashSm80Shape tile = shape(call, config);
       return !tile.registers_suffice || tile.shared_bytes > device.shared_bytes_per_block;

@@ -36,7 +36,7 @@ struct FlashSm80Shape {
         key_offset(rows * row_bytes(dim)),
         value_offset(key_offset + keys * row_bytes(dim)),
         shared_bytes(value_offset + keys * row_bytes(value_dim)),
-        registers_suffice(row_tiles * (keys + value_dim) / 2 <= (variant.soft_cap ? 168 : 176)) {}
+        registers_suffice(row_tiles * (keys + value_dim) / 2 <= 168) {}
 
   static constexpr int row_bytes(int columns) { return (columns + 63) / 64 * 128; }
 };
