@@ -76,7 +76,7 @@ class Search {
       }
       std::erase_if(field, [&](size_t n) { return !result_.trials[n].rejected.empty(); });
       std::sort(field.begin(), field.end(), [&](size_t a, size_t b) {
-        return std::pair(result_.trials[a].median(), a) < std::pair(result_.trials[b].median(), b);
+        return std::pair(result_.trials[a].quartile(), a) < std::pair(result_.trials[b].quartile(), b);
       });
       if (field.empty()) return;
       result_.best = field.front();
@@ -119,13 +119,20 @@ class Search {
 
 }  // namespace
 
-double Trial::median() const {
+namespace {
+
+/// The sample that the first `parts` of `of` equal parts end with.
+double quantile(std::vector<double> samples, size_t parts, size_t of) {
   if (samples.empty()) return std::numeric_limits<double>::infinity();
-  std::vector<double> sorted = samples;
-  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle;
+  const auto at = samples.begin() + static_cast<ptrdiff_t>(samples.size() * parts / of);
+  std::nth_element(samples.begin(), at, samples.end());
+  return *at;
 }
+
+}  // namespace
+
+double Trial::median() const { return quantile(samples, 1, 2); }
+double Trial::quartile() const { return quantile(samples, 1, 4); }
 
 SearchResult search(std::span<const ConfigBlock> candidates, std::span<const ConfigField> fields, TuningLab& lab,
                     const SearchOptions& options) {

@@ -3,9 +3,10 @@
 // A race is successive halving (Jamieson and Talwalkar, AISTATS 2016): all runners are sampled, interleaved, and the
 // faster half goes on, until one is left. A round has about as many samples however many run, so that a small field is
 // not decided by a single one: with a breadth of 16, of 16 runners each has 1, then 2, 4 and 8; of 3 each has 6,
-// then 8. A small space races whole. Of a larger one an even selection does, the heuristic's config among it, and then
-// the winner against its neighbours (configs that differ in one field) for as long as one of them wins. The order is
-// drawn from a fixed seed, so that the same times lead to the same answer.
+// then 8. Who is faster is said by the lower quartile: whatever else the machine does makes samples longer, and among
+// few of them a median is easily one of those. A small space races whole. Of a larger one an even selection does, the
+// heuristic's config among it, and then the winner against its neighbours (configs that differ in one field) for as
+// long as one of them wins. The order is drawn from a fixed seed, so that the same times lead to the same answer.
 #pragma once
 
 #include <cstddef>
@@ -40,6 +41,7 @@ struct Trial {
   std::string rejected;         ///< why it is out; empty: it is not
   std::vector<double> samples;  ///< seconds
   double median() const;        ///< infinity without samples
+  double quartile() const;      ///< the lower one
 };
 
 struct SearchResult {

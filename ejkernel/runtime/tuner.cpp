@@ -29,20 +29,21 @@ namespace {
 constexpr double kLastHeat = 0.25;
 /// And the part that one race of the search may take; how broad the search is, is what that pays for, within limits.
 constexpr double kRace = 0.15;
-constexpr size_t kLeastBreadth = 16, kMostBreadth = 64;
-/// On the host each is run with other data in other memory: where tensors lie makes some per cent of a small call,
-/// which is noise to whoever calls from elsewhere. To start another program for it would take a GPU's longer than the
-/// heat.
-constexpr int kPlaces = 3;
+constexpr size_t kLeastBreadth = 16, kMostBreadth = 256;
+/// On the host each is run with other data in other memory: where tensors lie and what they hold makes some per cent of
+/// a small call, which is noise to whoever calls from elsewhere. To start another program for it would take a GPU's
+/// longer than the heat.
+constexpr int kPlaces = 6;
+/// Student's t of that many, 95 % one-sided: what a config gains in the mean over places is known to so many standard
+/// errors.
+constexpr double kStudent = 2.015;
 /// Of candidates that are nearly alike the race finds any; there the three fastest meet the heuristic's config.
 constexpr size_t kFinalists = 3;
 /// Of inputs whose memory is kept while there are other places, so that these get other memory. Where it is more, there
 /// may be no room for that, and it lies in many pages wherever it lies.
 constexpr double kSmallBytes = 64 << 20;
-/// A winner must be faster than the heuristic's config by this at least over all places, at the slow ends of the 99 %
-/// intervals, and by something in each. On the host one config's times differ by up to 2 % between two moments, with
-/// memory and caches as they lie.
-constexpr double kMargin = 0.01, kHostMargin = 0.02;
+/// A winner must be faster than the heuristic's config by this at least, at the slow end of what is known of its gain.
+constexpr double kMargin = 0.015;
 /// Of a GPU's free memory, what the heuristic's config may take: another candidate's workspace may be larger.
 constexpr double kDeviceShare = 0.75;
 /// Of the winner, after it was timed: what is wrong now and then shows itself.
@@ -261,8 +262,9 @@ std::vector<CandidateReport> reports_of(std::span<const ConfigBlock> candidates,
   return reports;
 }
 
-/// A candidate against the heuristic's config, interleaved. Why it is out; empty: it is not.
-std::string run_heat(size_t one, double seconds, TuningLab& lab, Comparison& comparison) {
+/// A candidate against the heuristic's config, interleaved, until their ratio is known to within `spread`. Why it is
+/// out; empty: it is not.
+std::string run_heat(size_t one, double seconds, double spread, TuningLab& lab, Comparison& comparison) {
   bool failed = false;
   const auto sampler = [&](size_t candidate) -> Sampler {
     return [&, candidate] {
@@ -271,19 +273,34 @@ std::string run_heat(size_t one, double seconds, TuningLab& lab, Comparison& com
       return std::max(took, 1e-12);
     };
   };
-  comparison = compare(sampler(0), sampler(one),
-                       {.max_seconds = std::max(0.0, seconds), .spread = kMargin / 4, .confidence = 0.99});
+  comparison =
+      compare(sampler(0), sampler(one), {.max_seconds = std::max(0.0, seconds), .spread = spread, .confidence = 0.99});
   return failed ? "it failed while it was timed" : "";
 }
-
-double margin_of(Device device) { return device.kind == DeviceKind::cpu ? kHostMargin : kMargin; }
 
 /// A candidate of the last heats.
 struct Finalist {
   size_t at;
-  Comparison worst = {};  ///< with the heuristic's config, in the place that says least for it
-  double log_ratio = 0;   ///< of the medians, summed over places
-  double log_high = 0;    ///< of the intervals' slow ends
+  std::vector<Comparison> heats = {};  ///< with the heuristic's config, one in each place
+
+  /// Logarithm of the ratio of times, in the mean over places: negative where the candidate is faster.
+  double mean() const {
+    double sum = 0;
+    for (const Comparison& heat : heats) sum += std::log(heat.ratio.median);
+    return sum / static_cast<double>(heats.size());
+  }
+  /// What the mean is at most: one place knows only its own noise, several know what differs between them.
+  double high() const {
+    if (heats.size() == 1) return std::log(heats.front().ratio.high);
+    double squares = 0;
+    for (const Comparison& heat : heats) squares += std::pow(std::log(heat.ratio.median) - mean(), 2);
+    const auto n = static_cast<double>(heats.size());
+    return mean() + kStudent * std::sqrt(squares / (n - 1) / n);
+  }
+  const Comparison& worst() const {
+    return *std::max_element(heats.begin(), heats.end(),
+                             [](const Comparison& a, const Comparison& b) { return a.ratio.high < b.ratio.high; });
+  }
 };
 
 /// The fastest of a race, the winner first.
@@ -292,47 +309,41 @@ std::vector<Finalist> finalists_of(const SearchResult& found, size_t most) {
   for (size_t n = 1; n < found.trials.size(); ++n)
     if (n != found.best && found.trials[n].rejected.empty() && !found.trials[n].samples.empty()) all.push_back({n});
   std::sort(all.begin(), all.end(), [&](const Finalist& a, const Finalist& b) {
-    return found.trials[a.at].median() < found.trials[b.at].median();
+    return found.trials[a.at].quartile() < found.trials[b.at].quartile();
   });
   all.insert(all.begin(), {found.best});
   all.resize(std::min(all.size(), most));
   return all;
 }
 
-/// A finalist has to win in every place, and by the margin over all of them: how much a config gains differs by some
-/// per cent between places, and one where it gains little says little of the others. Of those that do, the one that
-/// wins by most is taken and checked again. Where none does, the report keeps the last one's worst heat.
+/// A finalist has to win in the mean over all places, beyond what they differ by: how much a config gains differs by
+/// some per cent between them, and a config serves the calls of all. Of those that do, the one that wins by most is
+/// taken and checked again. Where none does, the report keeps the last one's worst heat.
 template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is asked for
-void run_last_heats(std::vector<Finalist> finalists, double until, Device device, int num_places, LabIn&& lab_in,
-                    TuneReport& report) {
+void run_last_heats(std::vector<Finalist> finalists, double until, int num_places, LabIn&& lab_in, TuneReport& report) {
   const auto rejected = [&](const Finalist& f) -> std::string& { return report.candidates[f.at].rejected; };
+  const double spread = num_places == 1 ? kMargin / 4 : kMargin;
   Lab* lab = nullptr;
   for (int place = 0; place < num_places && !finalists.empty(); ++place) {
     lab = &lab_in(place);
     const std::string why = lab->begin();
     size_t heats_to_come = finalists.size() * static_cast<size_t>(num_places - place);
-    std::vector<Finalist> left;
-    for (Finalist f : finalists) {
-      Comparison comparison;
+    std::erase_if(finalists, [&](Finalist& f) {
       rejected(f) = why.empty() ? lab->lab().admit(f.at) : why;
       const double share = (until - now_seconds()) / static_cast<double>(heats_to_come--);
-      if (rejected(f).empty()) rejected(f) = run_heat(f.at, share, lab->lab(), comparison);
-      if (place == 0 || comparison.ratio.high > f.worst.ratio.high) f.worst = comparison;
-      report.comparison = f.worst;
-      if (!rejected(f).empty() || comparison.ratio.high >= 1) continue;
-      f.log_ratio += std::log(comparison.ratio.median);
-      f.log_high += std::log(comparison.ratio.high);
-      left.push_back(f);
-    }
-    finalists = std::move(left);
+      Comparison heat;
+      if (rejected(f).empty()) rejected(f) = run_heat(f.at, share, spread, lab->lab(), heat);
+      if (!rejected(f).empty()) return true;
+      f.heats.push_back(heat);
+      report.comparison = f.worst();
+      return false;
+    });
   }
-  const double slowest = num_places * std::log(1 - margin_of(device));
-  std::erase_if(finalists, [&](const Finalist& f) { return f.log_high >= slowest; });
+  std::erase_if(finalists, [&](const Finalist& f) { return f.high() >= std::log(1 - kMargin); });
   if (finalists.empty()) return;
-  const Finalist best = *std::min_element(finalists.begin(), finalists.end(), [](const Finalist& a, const Finalist& b) {
-    return a.log_ratio < b.log_ratio;
-  });
-  report.comparison = best.worst;
+  const Finalist best = *std::min_element(finalists.begin(), finalists.end(),
+                                          [](const Finalist& a, const Finalist& b) { return a.mean() < b.mean(); });
+  report.comparison = best.worst();
   for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab->lab().admit(best.at);
   report.faster = rejected(best).empty();
   if (report.faster) report.best = report.candidates[best.at].config;
@@ -434,8 +445,8 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
     return others.emplace_back(tried, inputs_of(tried, given, seed, /*anew=*/true), candidates, options, until).lab;
   };
   if (found.best != 0)
-    run_last_heats(finalists_of(found, has_other_places ? kFinalists : 1), until, tried.device(),
-                   has_other_places ? kPlaces : 1, lab_in, report);
+    run_last_heats(finalists_of(found, has_other_places ? kFinalists : 1), until, has_other_places ? kPlaces : 1,
+                   lab_in, report);
   report.seconds = now_seconds() - began;
   log_report(plan, report);
   if (options.publish && !options.verify_only) publish(plan, report);

@@ -96,6 +96,8 @@ double PlanLab::sample(size_t candidate) try {
   // One that replaces a process which has ended meets the candidate for the first time.
   if (!entry.plan && !admit(candidate).empty()) return -1;
   if (plan_.device().kind == DeviceKind::cpu) {
+    // What another candidate left is not this one's: threads that fell asleep beside it, and what lies in caches.
+    launch(entry, nullptr);
     const double began = now_seconds();
     for (int64_t n = 0; n < entry.runs; ++n) launch(entry, nullptr);
     return (now_seconds() - began) / static_cast<double>(entry.runs);

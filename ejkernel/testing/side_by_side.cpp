@@ -24,6 +24,7 @@ std::vector<std::vector<double>> time_side_by_side(std::span<const Plan> plans, 
     if (round >= options.min_rounds && now_seconds() >= until) break;
     for (size_t turn = 0; turn < plans.size(); ++turn) {
       const size_t plan = round % 2 == 0 ? turn : plans.size() - 1 - turn;
+      plans[plan].run(inputs, outputs, run);  // threads that fell asleep beside another are not this one's to wake
       seconds[plan].push_back(samplers[plan]());
     }
   }
