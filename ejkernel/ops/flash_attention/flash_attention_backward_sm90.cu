@@ -16,6 +16,7 @@
 // measurements behind every choice.
 #include "ejkernel/ops/flash_attention/flash_attention_arguments.cuh"
 #include "ejkernel/ops/flash_attention/flash_attention_config.h"
+#include "ejkernel/platform/cuda/device/fragments.cuh"
 #include "ejkernel/platform/cuda/device/half.cuh"
 #include "ejkernel/platform/cuda/device/mbarrier.cuh"
 #include "ejkernel/platform/cuda/device/special.cuh"
