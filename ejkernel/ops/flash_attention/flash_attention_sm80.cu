@@ -341,7 +341,7 @@ struct FlashSm80Block {
 };
 
 template <FlashSm80Variant kVariant, FlashSm80Config kConfig>
-__global__ void __launch_bounds__(FlashSm80Shape(kVariant, kConfig).threads)
+__global__ void __launch_bounds__(FlashSm80Shape(kVariant, kConfig).threads, 1)
     flash_attention_sm80(const __grid_constant__ FlashSm80Arguments args) {
   extern __shared__ __align__(128) char memory[];
   if (blockIdx.x == 0) raise_sequence_faults(args.problem, ThreadBlock());
