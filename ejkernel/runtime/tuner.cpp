@@ -28,7 +28,7 @@ namespace {
 /// The part of the budget that the last heats, fastest against heuristic, may count on.
 constexpr double kLastHeat = 0.25;
 /// And the part that one race of the search may take; how broad the search is, is what that pays for, within limits.
-constexpr double kRace = 0.15;
+constexpr double kRace = 0.2;
 constexpr size_t kLeastBreadth = 16, kMostBreadth = 256;
 /// On the host each is run with other data in other memory: where tensors lie and what they hold makes some per cent of
 /// a small call, which is noise to whoever calls from elsewhere. To start another program for it would take a GPU's
@@ -43,7 +43,7 @@ constexpr size_t kFinalists = 3;
 /// may be no room for that, and it lies in many pages wherever it lies.
 constexpr double kSmallBytes = 64 << 20;
 /// A winner must be faster than the heuristic's config by this at least, at the slow end of what is known of its gain.
-constexpr double kMargin = 0.015;
+constexpr double kMargin = 0.01;
 /// Of a GPU's free memory, what the heuristic's config may take: another candidate's workspace may be larger.
 constexpr double kDeviceShare = 0.75;
 /// Of the winner, after it was timed: what is wrong now and then shows itself.
