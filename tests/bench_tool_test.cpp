@@ -54,7 +54,8 @@ TEST(EjkTool, bench_measures_the_peaks_alone) {
   const Json json = json_of(ejk({"bench", "--peaks", "--threads", "1", "--json"}));
   EXPECT_EQ(json["device"]["threads"], 1);
   EXPECT_GT(json["peak_flops"], 1e8);
-  EXPECT_GE(json["peak_bf16_flops"], 0);
+  for (const char* rate : {"peak_f64_flops", "peak_bf16_flops", "peak_f8_flops", "peak_i8_flops"})
+    EXPECT_GE(json[rate], 0) << rate;
   EXPECT_FALSE(json.contains("cases"));
   EXPECT_THAT(ejk({"bench", "--peaks"}).out, HasSubstr("peaks measured now: "));
 }

@@ -6,13 +6,17 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/store.h"
@@ -77,28 +81,42 @@ double best_device_rate(Device device, double seconds, double work, std::functio
   return best;
 }
 
-/// A kernel that only computes: `flops` in each block and round.
+/// A kernel that only computes: `flops` in each block and round. Each block has 256 threads.
 struct PeakKernel {
+  double Peaks::*rate;
   const char *file, *instance;
   int blocks_per_unit, shared_bytes;
   double flops;
 };
-// Of 256 threads each: 16 multiply-adds; two products of [64, 64] and [64, 256].
-constexpr PeakKernel kFloat32{"ejkernel/platform/cuda/device/peak_float32.cu", "ejk::peak_float32", 8, 0, 256 * 16 * 2};
-constexpr PeakKernel kBfloat16{"ejkernel/platform/cuda/device/peak_bfloat16_sm90.cu", "ejk::peak_bfloat16", 1,
-                               (2 * 64 + 256) * 128, 2 * 64 * 256 * 64 * 2};
+constexpr const char *kMultiplyAdd = "ejkernel/platform/cuda/device/peak_multiply_add.cu",
+                     *kProducts = "ejkernel/platform/cuda/device/peak_products_sm90.cu";
+constexpr int kTileBytes = (2 * 64 + 256) * 128;
+// Of each thread, 16 multiply-adds. Of each of two warpgroups, the product of [64, k] and [k, 256], k numbers in 128
+// bytes.
+constexpr PeakKernel kPeakKernels[] = {
+    {&Peaks::flops_per_second, kMultiplyAdd, "ejk::peak_multiply_add<float>", 8, 0, 256 * 16 * 2},
+    {&Peaks::f64_flops_per_second, kMultiplyAdd, "ejk::peak_multiply_add<double>", 8, 0, 256 * 16 * 2},
+    {&Peaks::bf16_flops_per_second, kProducts, "ejk::peak_products<ejk::Bfloat16>", 1, kTileBytes,
+     2 * 64 * 256 * 64 * 2},
+    {&Peaks::f8_flops_per_second, kProducts, "ejk::peak_products<ejk::Float8>", 1, kTileBytes, 2 * 64 * 256 * 128 * 2},
+    {&Peaks::i8_flops_per_second, kProducts, "ejk::peak_products<ejk::Int8>", 1, kTileBytes, 2 * 64 * 256 * 128 * 2}};
+constexpr int kNumPeakRates = static_cast<int>(std::size(kRates));
 
-double arithmetic_rate(const DeviceProperties& properties, double seconds, const PeakKernel& kernel) {
+std::shared_ptr<const cuda::Program> load(const PeakKernel& kernel, const DeviceProperties& properties) {
+  return cuda::load_program({.file = kernel.file, .instance = kernel.instance, .shared_bytes = kernel.shared_bytes},
+                            properties);
+}
+
+double arithmetic_rate(const DeviceProperties& properties, double seconds, const PeakKernel& kernel,
+                       const cuda::Program& program) {
   constexpr int kRounds = 4000;
-  const auto program = cuda::load_program(
-      {.file = kernel.file, .instance = kernel.instance, .shared_bytes = kernel.shared_bytes}, properties);
-  const Array sink(DType::f32, {1}, properties.device);
+  const Array sink(DType::f64, {1}, properties.device);
   synchronize(properties.device);
   const auto blocks = static_cast<unsigned>(kernel.blocks_per_unit * properties.num_units);
   const double work = kernel.flops * kRounds * static_cast<double>(blocks);
   return best_device_rate(properties.device, seconds, work, [&](int64_t, void* stream) {
-    const RunContext context{.stream = stream, .code = program.get(), .device = &properties};
-    cuda::launch(context, {.x = blocks}, {.x = 256}, sink.as<float>(), kRounds);
+    const RunContext context{.stream = stream, .code = &program, .device = &properties};
+    cuda::launch(context, {.x = blocks}, {.x = 256}, sink.data(), kRounds);
   });
 }
 
@@ -132,10 +150,13 @@ double copy_rate(const DeviceProperties& properties, double seconds) {
 
 Peaks measure_gpu(const DeviceProperties& properties, double seconds) {
   Peaks peaks{.num_threads = properties.num_units, .f16_as_bf16 = true};
-  peaks.flops_per_second = arithmetic_rate(properties, seconds / 3, kFloat32);
-  if (properties.compute_capability == 90)
-    peaks.bf16_flops_per_second = arithmetic_rate(properties, seconds / 3, kBfloat16);
-  peaks.bytes_per_second = copy_rate(properties, seconds / 3);
+  peaks.bytes_per_second = copy_rate(properties, seconds / kNumPeakRates);
+  std::vector<std::pair<const PeakKernel*, std::future<std::shared_ptr<const cuda::Program>>>> programs;
+  for (const PeakKernel& kernel : kPeakKernels)
+    if (kernel.file != kProducts || properties.compute_capability == 90)
+      programs.emplace_back(&kernel, std::async(std::launch::async, load, std::cref(kernel), std::cref(properties)));
+  for (auto& [kernel, program] : programs)
+    peaks.*kernel->rate = arithmetic_rate(properties, seconds / kNumPeakRates, *kernel, *program.get());
   return peaks;
 }
 
@@ -155,32 +176,32 @@ std::set<std::string>& asked() {
 }
 
 RecordKey record_key(Device device) {
-  return {.environment = device_fingerprint(device), .group = "calibration", .text = "peaks, revision 1"};
+  return {.environment = device_fingerprint(device), .group = "calibration", .text = "peaks, revision 2"};
 }
 
 std::string to_json(const Peaks& peaks) {
-  return nlohmann::ordered_json{{"flops_per_second", peaks.flops_per_second},
-                                {"bf16_flops_per_second", peaks.bf16_flops_per_second},
-                                {"bytes_per_second", peaks.bytes_per_second},
-                                {"num_threads", peaks.num_threads},
-                                {"f16_as_bf16", peaks.f16_as_bf16}}
-      .dump();
+  nlohmann::ordered_json json;
+  for (const auto& [name, rate] : kRates) json[name] = peaks.*rate;
+  json["num_threads"] = peaks.num_threads;
+  json["f16_as_bf16"] = peaks.f16_as_bf16;
+  return json.dump();
 }
 
 /// nullopt for what `to_json` did not write.
 std::optional<Peaks> peaks_from_json(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto rate = [&](const char* name) {
+  const auto number = [&](std::string_view name) {
     const bool is_there = json.is_object() && json.contains(name) && json[name].is_number();
     return is_there ? json[name].get<double>() : -1;
   };
-  const Peaks peaks{.flops_per_second = rate("flops_per_second"),
-                    .bf16_flops_per_second = rate("bf16_flops_per_second"),
-                    .bytes_per_second = rate("bytes_per_second"),
-                    .num_threads = static_cast<int>(rate("num_threads")),
-                    .f16_as_bf16 = json.is_object() && json.value("f16_as_bf16", nlohmann::json()) == true};
-  const bool is_whole = peaks.flops_per_second > 0 && peaks.bf16_flops_per_second >= 0 && peaks.bytes_per_second > 0 &&
-                        peaks.num_threads > 0;
+  Peaks peaks{.num_threads = static_cast<int>(number("num_threads")),
+              .f16_as_bf16 = json.is_object() && json.value("f16_as_bf16", nlohmann::json()) == true};
+  bool is_whole = peaks.num_threads > 0;
+  for (const auto& [name, rate] : kRates) {
+    peaks.*rate = number(name);
+    is_whole = is_whole && peaks.*rate >= 0;
+  }
+  is_whole = is_whole && peaks.flops_per_second > 0 && peaks.bytes_per_second > 0;
   return is_whole ? std::optional(peaks) : std::nullopt;
 }
 
@@ -199,43 +220,65 @@ std::optional<Peaks> find_peaks(Device device) {
   return known().try_emplace(fingerprint, *peaks).first->second;
 }
 
-void raise(Peaks& peaks, const Peaks& other) {
-  peaks.flops_per_second = std::max(peaks.flops_per_second, other.flops_per_second);
-  peaks.bf16_flops_per_second = std::max(peaks.bf16_flops_per_second, other.bf16_flops_per_second);
-  peaks.bytes_per_second = std::max(peaks.bytes_per_second, other.bytes_per_second);
-}
-
-/// What bounds products of a dtype; 0: nobody measured it.
-struct Rate {
-  double flops_per_second = 0;
-  std::string_view of = {};
-};
-Rate rate_of(const Peaks& peaks, DType dtype) {
-  const bool is_16_bit = dtype == DType::bf16 || dtype == DType::f16, is_on_gpu = peaks.f16_as_bf16;
-  const bool is_paired = dtype == DType::bf16 || (dtype == DType::f16 && is_on_gpu);
-  if (is_paired && peaks.bf16_flops_per_second > 0) return {peaks.bf16_flops_per_second, "bfloat16"};
-  if (dtype == DType::f32 || (is_16_bit && !is_on_gpu)) return {peaks.flops_per_second, "float32"};
-  return {};
-}
-
 }  // namespace
+
+Peaks::Rate Peaks::rate_of(DType dtype) const {
+  const bool is_on_gpu = f16_as_bf16;
+  const Rate f32{flops_per_second, "float32"};
+  const auto or_widened = [&](double rate, std::string_view of, const Rate& wide) {
+    return rate > 0 ? Rate{rate, of} : is_on_gpu ? Rate{} : wide;
+  };
+  const Rate bf16 = or_widened(bf16_flops_per_second, "bfloat16", f32);
+  switch (dtype) {
+    case DType::f64:
+      return or_widened(f64_flops_per_second, "float64", {});
+    case DType::f32:
+      return f32;
+    case DType::f16:
+      return is_on_gpu ? bf16 : f32;
+    case DType::bf16:
+      return bf16;
+    case DType::e4m3:
+    case DType::e5m2:
+      return or_widened(f8_flops_per_second, "float8", bf16);
+    case DType::i8:
+    case DType::i4:
+      return or_widened(i8_flops_per_second, "int8", bf16);
+    default:
+      return {};
+  }
+}
+
+double Peaks::flops_of(DType dtype) const {
+  const double rate = rate_of(dtype).flops_per_second;
+  return rate > 0 ? rate : flops_per_second;
+}
+
+void raise_peaks(Peaks& peaks, const Peaks& other) {
+  for (const auto& [name, rate] : kRates) peaks.*rate = std::max(peaks.*rate, other.*rate);
+}
 
 Peaks measure_peaks(Device device, double seconds) {
   const DeviceProperties& properties = device_properties(device);
   if (device.kind != DeviceKind::cpu) return measure_gpu(properties, seconds);
   Peaks peaks{.num_threads = cpu::num_threads()};
-  peaks.flops_per_second = arithmetic_rate(peaks.num_threads, seconds / 3, cpu::multiply_add);
-  for (const auto bf16_step : {cpu::bf16_multiply_add, cpu::matrix_multiply_add})
-    if (bf16_step(1) > 0)
-      peaks.bf16_flops_per_second =
-          std::max(peaks.bf16_flops_per_second, arithmetic_rate(peaks.num_threads, seconds / 3, bf16_step));
-  peaks.bytes_per_second = read_rate(properties.cache_bytes, seconds / 3);
+  constexpr std::pair<double Peaks::*, double (*)(int64_t)> kSteps[] = {
+      {&Peaks::flops_per_second, cpu::multiply_add},
+      {&Peaks::f64_flops_per_second, cpu::f64_multiply_add},
+      {&Peaks::bf16_flops_per_second, cpu::bf16_multiply_add},
+      {&Peaks::bf16_flops_per_second, cpu::matrix_multiply_add},
+      {&Peaks::i8_flops_per_second, cpu::i8_multiply_add},
+      {&Peaks::i8_flops_per_second, cpu::i8_matrix_multiply_add}};
+  for (const auto& [rate, step] : kSteps)
+    if (step(1) > 0)
+      peaks.*rate = std::max(peaks.*rate, arithmetic_rate(peaks.num_threads, seconds / kNumPeakRates, step));
+  peaks.bytes_per_second = read_rate(properties.cache_bytes, seconds / kNumPeakRates);
   return peaks;
 }
 
 Peaks known_peaks(Device device) {
   if (const std::optional<Peaks> peaks = find_peaks(device)) return *peaks;
-  keep_peaks(device, measure_peaks(device, 0.3));
+  keep_peaks(device, measure_peaks(device, 0.5));
   return *find_peaks(device);
 }
 
@@ -256,11 +299,12 @@ void keep_peaks(Device device, const Peaks& peaks) {
   Peaks best = peaks;
   const RecordKey key = record_key(device);
   const std::optional<Record> record = store().find(key);
-  if (const std::optional<Peaks> before = record ? peaks_from_json(record->value) : std::nullopt) raise(best, *before);
+  if (const std::optional<Peaks> before = record ? peaks_from_json(record->value) : std::nullopt)
+    raise_peaks(best, *before);
   {
     const std::lock_guard lock(known_mutex);
     const auto [there, is_new] = known().try_emplace(device_fingerprint(device), best);
-    if (!is_new) raise(best, there->second), there->second = best;
+    if (!is_new) raise_peaks(best, there->second), there->second = best;
   }
   store().put(key, {.value = to_json(best), .provenance = fmt::format("measured by ejkernel {}", kVersion)});
 }
@@ -273,7 +317,7 @@ void forget_peaks() {
 
 Ceiling ceiling_of(const Peaks& peaks, DType dtype, double flops, double bytes) {
   const double memory = bytes / peaks.bytes_per_second;
-  if (const Rate rate = rate_of(peaks, dtype); rate.flops_per_second > 0) {
+  if (const Peaks::Rate rate = peaks.rate_of(dtype); rate.flops_per_second > 0) {
     const double arithmetic = flops / rate.flops_per_second;
     return arithmetic > memory ? Ceiling{arithmetic, rate.of} : Ceiling{memory, "memory"};
   }

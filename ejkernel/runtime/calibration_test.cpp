@@ -27,12 +27,18 @@ TEST(Calibration, peaks_are_rates_that_a_processor_can_have) {
   EXPECT_EQ(peaks.num_threads, cpu::num_threads());
   EXPECT_GT(peaks.flops_per_second, 1e7);  // sanitizers and emulation take their share
   EXPECT_LT(peaks.flops_per_second, 1e15);
-  if (cpu::bf16_multiply_add(1) > 0 || cpu::matrix_multiply_add(1) > 0) {
-    EXPECT_GT(peaks.bf16_flops_per_second, 1e7);
-    EXPECT_LT(peaks.bf16_flops_per_second, 1e15);
-  } else {
-    EXPECT_EQ(peaks.bf16_flops_per_second, 0);
-  }
+  const auto expect_rate = [](double rate, bool has_instruction) {
+    if (has_instruction) {
+      EXPECT_GT(rate, 1e7);
+      EXPECT_LT(rate, 1e15);
+    } else {
+      EXPECT_EQ(rate, 0);
+    }
+  };
+  expect_rate(peaks.f64_flops_per_second, cpu::f64_multiply_add(1) > 0);
+  expect_rate(peaks.bf16_flops_per_second, cpu::bf16_multiply_add(1) > 0 || cpu::matrix_multiply_add(1) > 0);
+  expect_rate(peaks.i8_flops_per_second, cpu::i8_multiply_add(1) > 0 || cpu::i8_matrix_multiply_add(1) > 0);
+  expect_rate(peaks.f8_flops_per_second, false);
   EXPECT_GT(peaks.bytes_per_second, 1e7);
   EXPECT_LT(peaks.bytes_per_second, 1e14);
 }
@@ -72,7 +78,7 @@ TEST_F(KnownPeaks, are_measured_once_and_known_to_the_next_process) {
   EXPECT_EQ(known_peaks().flops_per_second, peaks.flops_per_second);
   forget_peaks();  // as in a process that begins
   EXPECT_EQ(known_peaks().flops_per_second, peaks.flops_per_second);
-  EXPECT_EQ(known_peaks().bytes_per_second, peaks.bytes_per_second);
+  for (const auto& [name, rate] : kRates) EXPECT_EQ(known_peaks().*rate, peaks.*rate) << name;
   EXPECT_EQ(known_peaks().num_threads, peaks.num_threads);
 }
 
@@ -126,10 +132,11 @@ TEST_F(KnownPeaks, slow_pairs_are_not_what_a_heuristic_takes) {
 
 TEST_F(KnownPeaks, that_cannot_be_read_are_measured_anew) {
   for (const char* text :
-       {"", "no json", "[]", "{}", R"({"flops_per_second": "many"})",
-        R"({"flops_per_second":0,"bf16_flops_per_second":0,"bytes_per_second":1,"num_threads":1})"}) {
+       {"", "no json", "[]", "{}", R"({"flops": "many"})",
+        R"({"flops":0,"f64_flops":0,"bf16_flops":0,"f8_flops":0,"i8_flops":0,"bytes":1,"num_threads":1})",
+        R"({"flops":1,"f64_flops":1,"bf16_flops":1,"f8_flops":1,"bytes":1,"num_threads":1})"}) {
     ASSERT_TRUE(
-        store().put({.environment = device_fingerprint({}), .group = "calibration", .text = "peaks, revision 1"},
+        store().put({.environment = device_fingerprint({}), .group = "calibration", .text = "peaks, revision 2"},
                     {.value = text, .provenance = ""}));
     forget_peaks();
     EXPECT_GT(known_peaks().flops_per_second, 1e6) << text;
@@ -139,9 +146,19 @@ TEST_F(KnownPeaks, that_cannot_be_read_are_measured_anew) {
 TEST(Calibration, operations_are_counted_by_rounds) {
   const double once = cpu::multiply_add(1);
   EXPECT_GT(once, 0);
-  EXPECT_EQ(cpu::multiply_add(3), 3 * once);
-  EXPECT_EQ(cpu::bf16_multiply_add(3), 3 * cpu::bf16_multiply_add(1));
-  EXPECT_EQ(cpu::matrix_multiply_add(3), 3 * cpu::matrix_multiply_add(1));
+  for (const auto step : {cpu::multiply_add, cpu::f64_multiply_add, cpu::bf16_multiply_add, cpu::i8_multiply_add,
+                          cpu::matrix_multiply_add, cpu::i8_matrix_multiply_add})
+    EXPECT_EQ(step(3), 3 * step(1));
+  // A vector holds half as many numbers of twice the size.
+  if (const double f64 = cpu::f64_multiply_add(1); f64 > 0) {
+    EXPECT_EQ(f64, once / 2);
+  }
+  if (const double bf16 = cpu::bf16_multiply_add(1); bf16 > 0) {
+    EXPECT_EQ(bf16, 2 * once);
+  }
+  if (const double i8 = cpu::i8_multiply_add(1); i8 > 0) {
+    EXPECT_EQ(i8, 4 * once);
+  }
 }
 
 TEST(Calibration, every_word_is_read) {
@@ -168,6 +185,24 @@ TEST(Peaks, are_those_of_the_numbers_dtype) {
   EXPECT_EQ(peaks.flops_of(DType::bf16), 1);
 }
 
+TEST(Peaks, of_numbers_that_a_host_widens_are_those_of_what_they_become) {
+  Peaks host{.flops_per_second = 1, .f64_flops_per_second = 0.5, .bf16_flops_per_second = 10, .bytes_per_second = 1};
+  EXPECT_EQ(host.flops_of(DType::f64), 0.5);
+  for (const DType dtype : {DType::e4m3, DType::e5m2, DType::i8, DType::i4})
+    EXPECT_EQ(host.rate_of(dtype).of, "bfloat16") << name(dtype);
+  host.i8_flops_per_second = 20;
+  EXPECT_EQ(host.flops_of(DType::i8), 20);
+  EXPECT_EQ(host.rate_of(DType::i4).of, "int8");
+  EXPECT_EQ(host.rate_of(DType::e4m3).of, "bfloat16");
+  host.bf16_flops_per_second = 0;
+  EXPECT_EQ(host.rate_of(DType::e4m3).of, "float32");
+  EXPECT_EQ(host.rate_of(DType::i64).of, "") << "nothing multiplies those";
+  Peaks gpu{.flops_per_second = 1, .f8_flops_per_second = 40, .bytes_per_second = 1, .f16_as_bf16 = true};
+  EXPECT_EQ(gpu.flops_of(DType::e5m2), 40);
+  EXPECT_EQ(gpu.rate_of(DType::i8).of, "") << "its matrix units widen nothing";
+  EXPECT_EQ(gpu.flops_of(DType::i8), 1);
+}
+
 TEST(Peaks, say_what_a_percentage_refers_to) {
   Peaks host{.flops_per_second = 10, .bf16_flops_per_second = 0, .bytes_per_second = 1};
   Peaks gpu{.flops_per_second = 10, .bf16_flops_per_second = 0, .bytes_per_second = 1, .f16_as_bf16 = true};
@@ -189,6 +224,7 @@ TEST(Peaks, say_what_a_percentage_refers_to) {
     EXPECT_EQ(told(gpu, dtype, 100, 1), Told("", 0)) << name(dtype);
     EXPECT_EQ(told(gpu, dtype, 0, 1), Told("memory", 1)) << name(dtype);
   }
+  EXPECT_EQ(told(host, DType::e4m3, 100, 1), Told("bfloat16", 2)) << "a CPU widens it";
   EXPECT_EQ(told(gpu, DType::f64, 100, 20), Told("", 0)) << "it is slower than float32";
 }
 

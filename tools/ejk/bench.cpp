@@ -136,12 +136,16 @@ std::string units_text(const Peaks& peaks, Device device) {
 
 Json peaks_json(const Peaks& peaks, Device at) {
   const DeviceProperties& device = device_properties(at);
-  return {
+  Json json{
       {"version", kVersion},
-      {"device", {{"product", device.product}, {"architecture", device.architecture}, {"threads", peaks.num_threads}}},
-      {"peak_flops", peaks.flops_per_second},
-      {"peak_bf16_flops", peaks.bf16_flops_per_second},
-      {at.kind == DeviceKind::cpu ? "peak_read_bytes" : "peak_copy_bytes", peaks.bytes_per_second}};
+      {"device", {{"product", device.product}, {"architecture", device.architecture}, {"threads", peaks.num_threads}}}};
+  for (const auto& [name, rate] : kRates)
+    json[fmt::format("peak_{}{}",
+                     rate != &Peaks::bytes_per_second ? ""
+                     : at.kind == DeviceKind::cpu     ? "read_"
+                                                      : "copy_",
+                     name)] = peaks.*rate;
+  return json;
 }
 
 Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<BenchResult>& results) {
@@ -156,10 +160,12 @@ Json report_json(const BenchFlags& flags, const Peaks& peaks, const std::vector<
 void print_peaks(const Peaks& peaks, Device at) {
   const DeviceProperties& device = device_properties(at);
   fmt::print("{} ({}), {}; peaks measured now: ", device.product, device.architecture, units_text(peaks, at));
-  const std::string bf16 = peaks.bf16_flops_per_second > 0
-                               ? fmt::format(" ({:.4g} of bfloat16 pairs)", peaks.bf16_flops_per_second / 1e9)
-                               : "";
-  fmt::print("{:.4g} GFLOP/s of float32 multiply-adds{}, {:.4g} GB/s {}\n", peaks.flops_per_second / 1e9, bf16,
+  std::string others;
+  for (const auto& [rate, of] :
+       {std::pair(peaks.f64_flops_per_second, "float64"), std::pair(peaks.bf16_flops_per_second, "bfloat16"),
+        std::pair(peaks.f8_flops_per_second, "float8"), std::pair(peaks.i8_flops_per_second, "int8")})
+    if (rate > 0) others += fmt::format("{}{:.4g} of {}", others.empty() ? "" : ", ", rate / 1e9, of);
+  fmt::print("{:.4g} GFLOP/s of float32 multiply-adds ({}), {:.4g} GB/s {}\n", peaks.flops_per_second / 1e9, others,
              peaks.bytes_per_second / 1e9, at.kind == DeviceKind::cpu ? "read" : "copied, reads and writes counted");
 }
 
@@ -231,9 +237,7 @@ void correct_peaks(Peaks& peaks, Device device, bool lines_are_printed) {
   const auto growth = [](double now, double before) { return before > 0 ? now / before : 1; };
   const double more = std::max(growth(again.flops_per_second, peaks.flops_per_second),
                                growth(again.bytes_per_second, peaks.bytes_per_second));
-  peaks.bf16_flops_per_second = std::max(peaks.bf16_flops_per_second, again.bf16_flops_per_second);
-  peaks.flops_per_second = std::max(peaks.flops_per_second, again.flops_per_second);
-  peaks.bytes_per_second = std::max(peaks.bytes_per_second, again.bytes_per_second);
+  raise_peaks(peaks, again);
   if (lines_are_printed && more > 1.05)
     fmt::print(
         stderr,

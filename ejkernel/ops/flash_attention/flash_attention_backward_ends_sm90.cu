@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(128) flash_attention_backward_finish(const Fla
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = args.first_row + part / kParts * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
-    store_row<kType>(d, r, args.scale, to + row * args.row + part % kParts * kColumns * 2, row < args.num_rows,
-                     args.is_aligned);
+    store_row<kType>(d, r, args.scale, to + row * args.row + part % kParts * kColumns * 2, kColumns,
+                     row < args.num_rows, args.is_aligned);
   }
 }
 

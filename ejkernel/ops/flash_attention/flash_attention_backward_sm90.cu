@@ -267,7 +267,7 @@ struct FlashBackwardCommon {
       const int key = first_key + warp_row() + lane_index() / 4 + 8 * r;
       store_row<kVariant.type>(
           gradient, r, factor,
-          to.rows + tile.batch * to.batch + tile.kv_head * to.head + key * to.row + first_column * 2,
+          to.rows + tile.batch * to.batch + tile.kv_head * to.head + key * to.row + first_column * 2, 2 * kCount,
           key < args.schedule.num_keys, to.is_aligned);
     }
   }

@@ -14,6 +14,7 @@
 #include "ejkernel/platform/cuda/device/half.cuh"
 #include "ejkernel/platform/cuda/device/mma.cuh"
 #include "ejkernel/platform/cuda/device/online_softmax.cuh"
+#include "ejkernel/platform/cuda/device/store_rows.cuh"
 #include "ejkernel/platform/cuda/device/warp.cuh"
 
 namespace ejk {
@@ -226,31 +227,11 @@ struct FlashSm80Block {
         const bool is_wanted = (wanted >> (2 * t + r) & 1) != 0;
         if (is_wanted && args.to.lse.present() && lane_index() % 4 == 0)
           static_cast<float*>(args.to.lse.data)[args.to.lse.offset(at, batch, tile.head, 0)] = row.log_sum_exp();
-        store_row(t, r, factor, batch, at, tile.head, is_wanted && args.to.out.present());
+        store_row<kVariant.type>(outputs[t], r, factor,
+                                 static_cast<char*>(args.to.out.data) + 2 * args.to.out.offset(batch, at, tile.head, 0),
+                                 static_cast<int>(p.value_dim), is_wanted && args.to.out.present(),
+                                 args.out_is_aligned);
       }
-  }
-
-  /// The quad that shares the row writes 64 bytes of it at a time, 16 a lane.
-  EJK_DEVICE void store_row(int t, int r, float factor, int batch, int at, int head, bool wanted) const {
-    auto* row = static_cast<unsigned short*>(args.to.out.data) + args.to.out.offset(batch, at, head, 0);
-#pragma unroll
-    for (int group = 0; group < ceil_div(kOutputs, 16); ++group) {
-      uint32 words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = group * 16 + j * 4 + 2 * r;
-        words[j] = i < kOutputs ? pack<kVariant.type>(outputs[t][i] * factor, outputs[t][i + 1] * factor) : 0;
-      }
-      quad_transpose(words);
-      const int column = group * 32 + lane_index() % 4 * 8;
-      if (!wanted || column >= p.value_dim) continue;
-      if (args.out_is_aligned) {
-        *reinterpret_cast<uint4*>(row + column) = make_uint4(words[0], words[1], words[2], words[3]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) row[column + i] = static_cast<unsigned short>(words[i / 2] >> i % 2 * 16);
-      }
-    }
   }
 
   // ---- who owns what ----

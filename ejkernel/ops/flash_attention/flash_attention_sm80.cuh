@@ -1,45 +1,11 @@
-// What the forward kernel for Ampere and newer is specialised for and launched with, and which keys a tile reads: for
-// host and device.
+// What the forward kernel for Ampere and newer is launched with, and which keys a tile reads: for host and device.
 #pragma once
 
 #include "ejkernel/ops/flash_attention/attention_cuda_problem.cuh"
+#include "ejkernel/ops/flash_attention/flash_attention_config.h"
 #include "ejkernel/platform/cuda/device/divisor.cuh"
-#include "ejkernel/platform/cuda/device/half_type.cuh"
 
 namespace ejk {
-
-struct FlashSm80Variant {
-  cuda::HalfType type;
-  int head_dim, value_dim;  ///< rounded up to multiples of 16; at most 256
-  bool soft_cap;
-};
-
-/// A block's warps own 16 query rows, `row_tiles` times, each.
-struct FlashSm80Config {
-  int warps;      ///< 4 or 8
-  int row_tiles;  ///< 1 or 2: with 2, what is read of keys and values serves twice as many rows
-  int block_k;    ///< keys per step
-};
-
-struct FlashSm80Shape {
-  int dim, value_dim, row_tiles, rows, keys, threads;
-  int key_offset, value_offset, shared_bytes;  ///< queries come first; each in parts of 64 columns
-  bool registers_suffice;  ///< for scores and outputs: of 255, what they leave goes to everything else
-
-  constexpr FlashSm80Shape(FlashSm80Variant variant, FlashSm80Config config)
-      : dim(variant.head_dim),
-        value_dim(variant.value_dim),
-        row_tiles(config.row_tiles),
-        rows(16 * config.row_tiles * config.warps),
-        keys(config.block_k),
-        threads(32 * config.warps),
-        key_offset(rows * row_bytes(dim)),
-        value_offset(key_offset + keys * row_bytes(dim)),
-        shared_bytes(value_offset + keys * row_bytes(value_dim)),
-        registers_suffice(row_tiles * (keys + value_dim) / 2 <= 168) {}
-
-  static constexpr int row_bytes(int columns) { return (columns + 63) / 64 * 128; }
-};
 
 /// Rows that a block computes, in one head: a sequence's from `first_row` of the queries' tensor on, as many as fit.
 struct FlashSm80Tile {

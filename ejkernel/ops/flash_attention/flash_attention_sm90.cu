@@ -311,7 +311,7 @@ struct FlashForwardConsumer {
       const bool exists = row < args.schedule.q_len;
       store_row<kVariant.type>(outputs, r, rows[r].normalizer(),
                                args.out + tile.batch * args.out_batch + tile.head * args.out_head + row * args.out_row,
-                               exists && args.out != nullptr, args.out_is_aligned);
+                               kShape.dim, exists && args.out != nullptr, args.out_is_aligned);
       if (exists && args.lse != nullptr && lane_index() % 4 == 0)
         args.lse[tile.batch * args.lse_batch + tile.head * args.lse_head + row * args.lse_row] = rows[r].log_sum_exp();
     }

@@ -34,6 +34,11 @@ struct AmxTiles {
   static void dot() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kLeft), "i"(kRight));
   }
+  /// The same of int8 numbers, four at a time, summed in int32.
+  template <int kSums, int kLeft, int kRight>
+  static void dot_i8() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kLeft), "i"(kRight));
+  }
 };
 
 /// What ldtilecfg reads.
@@ -84,10 +89,10 @@ std::optional<const MatrixUnit*> of_a_test;
 bool has_amx() {
 #if defined(__x86_64__)
   uint32_t a = 0, b = 0, c = 0, d = 0;
-  constexpr uint32_t kSystemSavesState = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  constexpr uint32_t kSystemSavesState = 1u << 27, kAmx = 1u << 22 | 1u << 24 | 1u << 25;  // bf16, tiles, int8
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kSystemSavesState) == 0) return false;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+  if ((d & kAmx) != kAmx) return false;
   constexpr uint64_t kTiles = uint64_t{3} << 17;  // their shapes, and their contents
   return (saved_state() & kTiles) == kTiles;
 #else
@@ -97,7 +102,11 @@ bool has_amx() {
 
 const MatrixUnit* matrix_unit() { return of_a_test ? *of_a_test : own_unit(); }
 
-double matrix_multiply_add([[maybe_unused]] int64_t rounds) {
+namespace {
+
+/// Products of tiles of full rows of 64 bytes; returns the operations done with elements of that size.
+template <int kElementBytes>
+double multiply_tiles([[maybe_unused]] int64_t rounds) {
 #if defined(__x86_64__)
   const MatrixUnit* unit = own_unit();
   if (unit == nullptr) return 0;
@@ -112,17 +121,28 @@ double matrix_multiply_add([[maybe_unused]] int64_t rounds) {
   AmxTiles::zero<1>();
   AmxTiles::zero<2>();
   AmxTiles::zero<3>();
+  const auto dot = []<int kSums>() {
+    if constexpr (kElementBytes == 1)
+      AmxTiles::dot_i8<kSums, 4, 5>();
+    else
+      AmxTiles::dot<kSums, 4, 5>();
+  };
   for (int64_t i = 0; i < rounds * kSteps; ++i) {
-    AmxTiles::dot<0, 4, 5>();
-    AmxTiles::dot<1, 4, 5>();
-    AmxTiles::dot<2, 4, 5>();
-    AmxTiles::dot<3, 4, 5>();
+    dot.template operator()<0>();
+    dot.template operator()<1>();
+    dot.template operator()<2>();
+    dot.template operator()<3>();
   }
-  return 2.0 * static_cast<double>(rounds * kSteps * kChains) * kTileSide * kTileSide * (2 * kTileSide);
+  return 2.0 * static_cast<double>(rounds * kSteps * kChains) * kTileSide * kTileSide * (4 * kTileSide / kElementBytes);
 #else
   return 0;
 #endif
 }
+
+}  // namespace
+
+double matrix_multiply_add(int64_t rounds) { return multiply_tiles<2>(rounds); }
+double i8_matrix_multiply_add(int64_t rounds) { return multiply_tiles<1>(rounds); }
 
 ScopedMatrixUnit::ScopedMatrixUnit(const MatrixUnit* unit) { of_a_test = unit; }
 ScopedMatrixUnit::~ScopedMatrixUnit() { of_a_test.reset(); }

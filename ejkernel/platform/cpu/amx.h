@@ -19,7 +19,8 @@ struct MatrixUnit {
   void (*multiply)(const Gemm<Pair>& g, bool add);
 };
 
-/// True when the processor has AMX for bf16 and the system saves its state. Asks for nothing.
+/// True when the processor has AMX for bf16 and int8 (there is none with one of them) and the system saves its state.
+/// Asks for nothing.
 bool has_amx();
 
 /// This machine's, or null: without AMX, and where Linux does not let the process use it. The first call asks for that
@@ -29,6 +30,8 @@ const MatrixUnit* matrix_unit();
 /// What matrix_unit() can do at most, as the loops of peak.h: products of tiles in registers on the calling thread.
 /// Returns the operations done, two per multiply-add; 0, and nothing done, without one.
 double matrix_multiply_add(int64_t rounds);
+/// The same of int8 numbers, summed in int32.
+double i8_matrix_multiply_add(int64_t rounds);
 
 /// While it lives, the calling thread may multiply on the unit; null is no unit and does nothing. Afterwards the thread
 /// has no tile state, which would make each of its context switches save 8 KiB more.

@@ -1,6 +1,7 @@
 #include "ejkernel/platform/cpu/peak.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ejkernel/platform/cpu/peak.cpp"
@@ -12,72 +13,98 @@ namespace ejk::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Two units with a latency of four or five steps: ten chains in flight keep them busy, and fit 16 registers.
-double multiply_add_impl(int64_t rounds) {
-  const hn::ScalableTag<float> d;
-  constexpr int64_t kChains = 10, kSteps = 64;
-  // Each chain converges to b / (1 - a): never a denormal, an infinity or a value known to the compiler.
-  volatile float factor = 0.75f, addend = 1.0f;
-  const auto a = hn::Set(d, factor), b = hn::Set(d, addend);
-  // Ten reads of a volatile, so that the chains may differ for all the compiler knows and none is merged with another.
-  auto x0 = hn::Set(d, addend), x1 = hn::Set(d, addend), x2 = hn::Set(d, addend), x3 = hn::Set(d, addend);
-  auto x4 = hn::Set(d, addend), x5 = hn::Set(d, addend), x6 = hn::Set(d, addend), x7 = hn::Set(d, addend);
-  auto x8 = hn::Set(d, addend), x9 = hn::Set(d, addend);
+/// `step` advances one chain: what it returns is the chain's next x. Two units with a latency of up to six steps:
+/// twelve chains in flight keep them busy, and with two factors fit 16 registers. Chains start from reads of a
+/// volatile, so that they may differ for all the compiler knows and none is merged with another. Returns the number of
+/// steps.
+template <class D, class Step>
+HWY_INLINE double run_chains(D d, hn::TFromD<D> start, int64_t rounds, Step step) {
+  constexpr int64_t kChains = 12, kSteps = 64;
+  volatile hn::TFromD<D> first = start;
+  auto x0 = hn::Set(d, first), x1 = hn::Set(d, first), x2 = hn::Set(d, first), x3 = hn::Set(d, first);
+  auto x4 = hn::Set(d, first), x5 = hn::Set(d, first), x6 = hn::Set(d, first), x7 = hn::Set(d, first);
+  auto x8 = hn::Set(d, first), x9 = hn::Set(d, first), x10 = hn::Set(d, first), x11 = hn::Set(d, first);
   for (int64_t i = 0; i < rounds * kSteps; ++i) {
-    x0 = hn::MulAdd(x0, a, b);
-    x1 = hn::MulAdd(x1, a, b);
-    x2 = hn::MulAdd(x2, a, b);
-    x3 = hn::MulAdd(x3, a, b);
-    x4 = hn::MulAdd(x4, a, b);
-    x5 = hn::MulAdd(x5, a, b);
-    x6 = hn::MulAdd(x6, a, b);
-    x7 = hn::MulAdd(x7, a, b);
-    x8 = hn::MulAdd(x8, a, b);
-    x9 = hn::MulAdd(x9, a, b);
+    x0 = step(x0);
+    x1 = step(x1);
+    x2 = step(x2);
+    x3 = step(x3);
+    x4 = step(x4);
+    x5 = step(x5);
+    x6 = step(x6);
+    x7 = step(x7);
+    x8 = step(x8);
+    x9 = step(x9);
+    x10 = step(x10);
+    x11 = step(x11);
   }
-  const auto low = hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)), high = hn::Add(hn::Add(x4, x5), hn::Add(x6, x7));
-  volatile float sink = hn::GetLane(hn::Add(hn::Add(low, high), hn::Add(x8, x9)));
+  const auto low = hn::Add(hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)), hn::Add(x4, x5));
+  const auto high = hn::Add(hn::Add(hn::Add(x6, x7), hn::Add(x8, x9)), hn::Add(x10, x11));
+  volatile hn::TFromD<D> sink = hn::GetLane(hn::Add(low, high));
   static_cast<void>(sink);
-  return 2.0 * static_cast<double>(rounds * kSteps * kChains) * static_cast<double>(hn::Lanes(d));
+  return static_cast<double>(rounds * kSteps * kChains);
 }
 
-double bf16_multiply_add_impl(int64_t rounds) {
+template <class T>
+HWY_INLINE double run_multiply_adds(int64_t rounds) {
+  const hn::ScalableTag<T> d;
+  // Each chain converges to b / (1 - a): never a denormal, an infinity or a value known to the compiler.
+  volatile T factor = T(0.75), addend = 1;
+  const auto a = hn::Set(d, factor), b = hn::Set(d, addend);
+  const double steps = run_chains(d, 1, rounds, [a, b](auto x) HWY_ATTR { return hn::MulAdd(x, a, b); });
+  return 2 * steps * static_cast<double>(hn::Lanes(d));
+}
+
+double multiply_add_impl(int64_t rounds) { return run_multiply_adds<float>(rounds); }
+
+double f64_multiply_add_impl([[maybe_unused]] int64_t rounds) {
+#if HWY_HAVE_FLOAT64
+  return run_multiply_adds<double>(rounds);
+#else
+  return 0;
+#endif
+}
+
+double bf16_multiply_add_impl([[maybe_unused]] int64_t rounds) {
 #if HWY_NATIVE_DOT_BF16
   const hn::ScalableTag<float> d;
   const hn::Repartition<hwy::bfloat16_t, decltype(d)> dbf16;
   const hn::Repartition<uint16_t, decltype(d)> du16;
-  constexpr int64_t kChains = 12, kSteps = 64;  // latencies of up to six steps
-  volatile uint16_t factor = 0x3F40;            // 0.75
-  volatile float start = 1.0f;
+  volatile uint16_t factor = 0x3F40;  // 0.75
   const auto a = hn::BitCast(dbf16, hn::Set(du16, factor)), b = hn::BitCast(dbf16, hn::Set(du16, factor));
-  auto x0 = hn::Set(d, start), x1 = hn::Set(d, start), x2 = hn::Set(d, start), x3 = hn::Set(d, start);
-  auto x4 = hn::Set(d, start), x5 = hn::Set(d, start), x6 = hn::Set(d, start), x7 = hn::Set(d, start);
-  auto x8 = hn::Set(d, start), x9 = hn::Set(d, start), x10 = hn::Set(d, start), x11 = hn::Set(d, start);
-  auto unused = hn::Zero(d);  // where the instruction exists, all sums go to the first accumulator
-  for (int64_t i = 0; i < rounds * kSteps; ++i) {
-    x0 = hn::ReorderWidenMulAccumulate(d, a, b, x0, unused);
-    x1 = hn::ReorderWidenMulAccumulate(d, a, b, x1, unused);
-    x2 = hn::ReorderWidenMulAccumulate(d, a, b, x2, unused);
-    x3 = hn::ReorderWidenMulAccumulate(d, a, b, x3, unused);
-    x4 = hn::ReorderWidenMulAccumulate(d, a, b, x4, unused);
-    x5 = hn::ReorderWidenMulAccumulate(d, a, b, x5, unused);
-    x6 = hn::ReorderWidenMulAccumulate(d, a, b, x6, unused);
-    x7 = hn::ReorderWidenMulAccumulate(d, a, b, x7, unused);
-    x8 = hn::ReorderWidenMulAccumulate(d, a, b, x8, unused);
-    x9 = hn::ReorderWidenMulAccumulate(d, a, b, x9, unused);
-    x10 = hn::ReorderWidenMulAccumulate(d, a, b, x10, unused);
-    x11 = hn::ReorderWidenMulAccumulate(d, a, b, x11, unused);
-  }
-  const auto low = hn::Add(hn::Add(hn::Add(x0, x1), hn::Add(x2, x3)), hn::Add(x4, x5));
-  const auto high = hn::Add(hn::Add(hn::Add(x6, x7), hn::Add(x8, x9)), hn::Add(x10, x11));
-  volatile float sink = hn::GetLane(hn::Add(hn::Add(low, high), unused));
-  static_cast<void>(sink);
-  return 4.0 * static_cast<double>(rounds * kSteps * kChains) * static_cast<double>(hn::Lanes(d));
+  const double steps = run_chains(d, 1, rounds, [d, a, b](auto x) HWY_ATTR {
+    auto unused = hn::Zero(d);  // where the instruction exists, all sums go to the first accumulator
+    return hn::ReorderWidenMulAccumulate(d, a, b, x, unused);
+  });
+  return 4 * steps * static_cast<double>(hn::Lanes(d));
 #else
-  static_cast<void>(rounds);
   return 0;
 #endif
 }
+
+// Elsewhere Highway makes the products of four from several instructions.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET == HWY_NEON_BF16 || HWY_TARGET_IS_SVE
+#define EJK_NATIVE_DOT_I8 1
+#else
+#define EJK_NATIVE_DOT_I8 0
+#endif
+
+double i8_multiply_add_impl([[maybe_unused]] int64_t rounds) {
+#if EJK_NATIVE_DOT_I8
+  const hn::ScalableTag<int32_t> d;
+  // x86 has the instruction for unsigned numbers by signed ones, Arm for two of a kind.
+  using Left = std::conditional_t<HWY_ARCH_X86 != 0, uint8_t, int8_t>;
+  volatile int8_t factor = 3;
+  const auto a = hn::Set(hn::Repartition<Left, decltype(d)>(), static_cast<Left>(factor));
+  const auto b = hn::Set(hn::Repartition<int8_t, decltype(d)>(), factor);
+  const double steps =
+      run_chains(d, 1, rounds, [d, a, b](auto x) HWY_ATTR { return hn::SumOfMulQuadAccumulate(d, a, b, x); });
+  return 8 * steps * static_cast<double>(hn::Lanes(d));
+#else
+  return 0;
+#endif
+}
+#undef EJK_NATIVE_DOT_I8
 
 uint32_t read_words_impl(const uint32_t* words, int64_t count) {
   constexpr int64_t kAhead = 2048, kLine = 16;  // in words
@@ -110,14 +137,20 @@ namespace ejk::cpu {
 namespace {
 
 HWY_EXPORT(multiply_add_impl);
+HWY_EXPORT(f64_multiply_add_impl);
 HWY_EXPORT(bf16_multiply_add_impl);
+HWY_EXPORT(i8_multiply_add_impl);
 HWY_EXPORT(read_words_impl);
 
 }  // namespace
 
 double multiply_add(int64_t rounds) { return HWY_DYNAMIC_DISPATCH(multiply_add_impl)(rounds); }
 
+double f64_multiply_add(int64_t rounds) { return HWY_DYNAMIC_DISPATCH(f64_multiply_add_impl)(rounds); }
+
 double bf16_multiply_add(int64_t rounds) { return HWY_DYNAMIC_DISPATCH(bf16_multiply_add_impl)(rounds); }
+
+double i8_multiply_add(int64_t rounds) { return HWY_DYNAMIC_DISPATCH(i8_multiply_add_impl)(rounds); }
 
 uint32_t read_words(const uint32_t* words, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(read_words_impl)(words, count);

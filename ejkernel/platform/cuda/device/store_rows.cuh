@@ -6,37 +6,41 @@
 
 namespace ejk::cuda {
 
-/// Writes one of the thread's two rows of a matrix accumulator (wgmma.cuh), times `factor`. All lanes of the warp call
-/// it; `wanted` says whether the row exists. The quad that shares the row writes 64 bytes of it at a time, 16 a lane,
-/// or element by element where rows do not start at multiples of 16 bytes.
+/// Writes the first `columns` elements, a multiple of 8, of one of the thread's two rows of a matrix accumulator
+/// (wgmma.cuh, mma.cuh), times `factor`. All lanes of the warp call it; `wanted` says whether the row exists. The quad
+/// that shares the row writes 64 bytes of it at a time, 16 a lane, or element by element where rows do not start at
+/// multiples of 16 bytes.
 template <HalfType kType, int kCount>
-EJK_DEVICE void store_row(const float (&accumulator)[kCount], int r, float factor, char* row, bool wanted,
+EJK_DEVICE void store_row(const float (&accumulator)[kCount], int r, float factor, char* row, int columns, bool wanted,
                           bool is_aligned) {
-  constexpr int kGroups = kCount / 16;
+  constexpr int kGroups = ceil_div(kCount, 16);
   uint32 words[kGroups][4];
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int i = group * 16 + j * 4 + r * 2;
-      words[group][j] = pack<kType>(accumulator[i] * factor, accumulator[i + 1] * factor);
+      words[group][j] = i < kCount ? pack<kType>(accumulator[i] * factor, accumulator[i + 1] * factor) : 0;
     }
     quad_transpose(words[group]);
   }
   if (!wanted) return;
-  char* to = row + lane_index() % 4 * 16;
+  const int first = lane_index() % 4 * 8;
+  const auto exists = [&](int group) { return columns == kGroups * 32 || group * 32 + first < columns; };
+  char* to = row + first * 2;
   if (is_aligned) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
-      *reinterpret_cast<uint4*>(to + group * 64) =
-          make_uint4(words[group][0], words[group][1], words[group][2], words[group][3]);
+      if (exists(group))
+        *reinterpret_cast<uint4*>(to + group * 64) =
+            make_uint4(words[group][0], words[group][1], words[group][2], words[group][3]);
   } else {
     auto* elements = reinterpret_cast<unsigned short*>(to);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        elements[group * 32 + i] = static_cast<unsigned short>(words[group][i / 2] >> i % 2 * 16);
+        if (exists(group)) elements[group * 32 + i] = static_cast<unsigned short>(words[group][i / 2] >> i % 2 * 16);
   }
 }
 
