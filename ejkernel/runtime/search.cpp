@@ -117,10 +117,6 @@ class Search {
   SearchResult result_;
 };
 
-}  // namespace
-
-namespace {
-
 /// The sample that the first `parts` of `of` equal parts end with.
 double quantile(std::vector<double> samples, size_t parts, size_t of) {
   if (samples.empty()) return std::numeric_limits<double>::infinity();
