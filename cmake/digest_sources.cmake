@@ -1,6 +1,8 @@
 # Writes OUTPUT, a C++ file with a digest of the sources behind each kernel: its .cpp, what that includes below ops/ and
-# platform/, the .cpp beside each header reached, and the device sources named. LIST names the files among which those
-# that make kernels are looked for. What lies in core/ and runtime/ calls kernels and does not make them faster or slower.
+# platform/, the .cpp beside each header reached, and the device sources named. What a *_cpu_internal.h or *-inl.h of an
+# operation declares may stand in any .cpp of its folder that includes it: those count too. LIST names the files among
+# which those that make kernels are looked for. What lies in core/ and runtime/ calls kernels and does not make them
+# faster or slower.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -17,6 +19,16 @@ function(reach path)
     string(REGEX MATCH "\"(ejkernel/(ops|platform)/[^\"]*)\"" matched "${line}")
     list(APPEND next ${CMAKE_MATCH_1})
   endforeach()
+  if(path MATCHES "^(ejkernel/ops/.*/)[^/]*(_cpu_internal|-inl)\\.h$")
+    file(GLOB parts RELATIVE ${ROOT} ${ROOT}/${CMAKE_MATCH_1}*.cpp)
+    list(FILTER parts EXCLUDE REGEX "_test\\.cpp$")
+    foreach(part IN LISTS parts)
+      file(STRINGS ${ROOT}/${part} includes REGEX "^#include \"${path}\"" LIMIT_COUNT 1)
+      if(includes)
+        list(APPEND next ${part})
+      endif()
+    endforeach()
+  endif()
   foreach(file IN LISTS next)
     reach(${file})
   endforeach()
@@ -25,6 +37,7 @@ endfunction()
 
 file(STRINGS ${LIST} files)
 set(entries "")
+set(reached_by_some "")
 foreach(path IN LISTS files)
   file(STRINGS ${path} kernels REGEX "make_kernel<" LIMIT_COUNT 1)
   if(NOT kernels)
@@ -34,6 +47,7 @@ foreach(path IN LISTS files)
   set(reached "")
   reach(${file})
   list(SORT reached)
+  list(APPEND reached_by_some ${reached})
   set(all "")
   foreach(path IN LISTS reached)
     file(SHA256 ${ROOT}/${path} digest)
@@ -42,6 +56,13 @@ foreach(path IN LISTS files)
   string(SHA256 digest "${all}")
   string(SUBSTRING ${digest} 0 12 digest)
   string(APPEND entries "    {\"${file}\", \"${digest}\"},\n")
+endforeach()
+foreach(path IN LISTS files)
+  file(RELATIVE_PATH file ${ROOT} ${path})
+  if(file MATCHES "^ejkernel/ops/.*_cpu[^/]*\\.cpp$" AND NOT file IN_LIST reached_by_some)
+    message(FATAL_ERROR "${file}: no kernel's digest knows it, so a change of it would leave configs tuned for what it was; "
+                        "include its kernel's *_cpu_internal.h or *-inl.h there")
+  endif()
 endforeach()
 file(WRITE ${OUTPUT}.new "// Made by cmake/digest_sources.cmake.\n#include \"ejkernel/runtime/kernel_sources.h\"\n\n"
      "namespace ejk {\nnamespace {\n\nconstexpr KernelSources kAll[] = {\n${entries}};\n\n}  // namespace\n\n"

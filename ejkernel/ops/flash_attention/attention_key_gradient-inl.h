@@ -284,5 +284,20 @@ class KeyTask {
   Panel panel_;
 };
 
+/// One part of one kv head, with products of elements E.
+template <class E>
+void run_key_task(const BackwardCall& call, const KeyParts::Task& task, std::byte* memory) {
+  cpu::Carver carver(memory);
+  const KeyScratch<E> scratch = KeyScratch<E>::carve(call.problem, call.config, carver);
+  const Sequence s = call.problem.sequence(task.sequence, nullptr);
+  const cpu::MatrixUnitScope uses_unit(scratch.unit);
+  KeyTask<E>(call, s, task.kv_head, task.part, scratch).run(task.part);
+}
+
+// Compiled in flash_attention_backward_floats_cpu.cpp and flash_attention_backward_pairs_cpu.cpp: together they would
+// take a compiler too long.
+extern template void run_key_task<float>(const BackwardCall& call, const KeyParts::Task& task, std::byte* memory);
+extern template void run_key_task<Pair>(const BackwardCall& call, const KeyParts::Task& task, std::byte* memory);
+
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

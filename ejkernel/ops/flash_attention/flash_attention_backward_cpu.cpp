@@ -120,15 +120,6 @@ void delta_task(const BackwardCall& call, const BlockMap::Place& place, std::byt
 
 // ---- keys: dK, dV and shares of dQ ----
 
-template <class E>
-void run_key_task(const BackwardCall& call, const KeyParts::Task& task, std::byte* memory) {
-  cpu::Carver carver(memory);
-  const KeyScratch<E> scratch = KeyScratch<E>::carve(call.problem, call.config, carver);
-  const Sequence s = call.problem.sequence(task.sequence, nullptr);
-  const cpu::MatrixUnitScope uses_unit(scratch.unit);
-  KeyTask<E>(call, s, task.kv_head, task.part, scratch).run(task.part);
-}
-
 void key_task(const BackwardCall& call, const KeyParts::Task& task, std::byte* memory) {
   if (uses_pairs(call.problem, call.config)) return run_key_task<Pair>(call, task, memory);
   run_key_task<float>(call, task, memory);

@@ -1,12 +1,18 @@
 // Products of few query rows with many keys or values that stream by: head_dim lies across SIMD lanes, every vector of
 // a key or value is loaded and widened once for up to four rows. The order of each sum depends on head_dim and the
 // keys' positions alone, so a row's result does not depend on the other rows. Included once per instruction set, after
-// simd-inl.h.
+// gemm-inl.h and codes-inl.h.
+
+#include <algorithm>
+#include <bit>
+#include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
 
 using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
+using cpu::Pair;
+using cpu::units;
 
 /// The most rows that are computed together: sums for four keys of each fill one vector.
 inline constexpr int kMaxRows = HWY_MIN(HWY_MAX_LANES_D(FloatTag) / 4, 4);
@@ -234,6 +240,73 @@ HWY_NOINLINE void add_values(const ListedRows<T> values, int64_t count, int64_t 
       add_weighted<kRows, kLeast>(values, count, at, weight, stride, sum, sum_stride);
   });
 }
+
+// ---- any dtype ----
+
+/// ListedRows whose dtype is known at run time.
+struct StoredRows {
+  DType dtype;
+  const std::byte* const* rows;
+  int64_t skip;                   ///< bytes
+  const std::byte* const* ahead;  ///< what to ask memory for meanwhile
+  int64_t ahead_skip;
+  const float* scales = nullptr;  ///< of groups of codes; null: none
+  int64_t groups = 0, group = 1;  ///< and how many codes share one
+
+  template <class T>
+  ListedRows<T> as() const {
+    return {rows, skip, ahead, ahead_skip, scales, groups, std::countr_zero(static_cast<uint64_t>(group))};
+  }
+};
+
+/// Calls f with the ListedRows that these are; pairs are of types that are exact in bf16, and have no groups.
+template <class E, class F>
+void with_type(const StoredRows& rows, F f) {
+  constexpr bool kPairs = std::is_same_v<E, Pair>;
+  const auto code = [&]<class T>() {
+    if constexpr (!kPairs)
+      if (rows.scales != nullptr) return f(rows.as<Grouped<T>>());
+    return f(rows.as<T>());
+  };
+  switch (rows.dtype) {
+    case DType::bf16:
+      return f(rows.as<bf16_t>());
+    case DType::i8:
+      return code.template operator()<int8_t>();
+    case DType::e4m3:
+      return code.template operator()<e4m3_t>();
+    case DType::e5m2:
+      return code.template operator()<e5m2_t>();
+    case DType::i4:
+      return code.template operator()<Nibbles>();
+    default:
+      if constexpr (!kPairs) return rows.dtype == DType::f16 ? f(rows.as<f16_t>()) : f(rows.as<float>());
+  }
+}
+
+template <class E>
+void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const E* q, int64_t q_stride, int64_t rows,
+                   float* scores, int64_t stride) {
+  with_type<E>(keys, [&](const auto& typed) { multiply_keys(typed, count, dims, q, q_stride, rows, scores, stride); });
+}
+
+template <class E>
+void add_values(const StoredRows& values, int64_t count, int64_t dims, const E* weights, int64_t stride, int64_t rows,
+                float* sums, int64_t sum_stride) {
+  with_type<E>(values,
+               [&](const auto& typed) { add_values(typed, count, dims, weights, stride, rows, sums, sum_stride); });
+}
+
+// So many loops take a compiler long: they are compiled apart from what calls them, in paged_stream_floats_cpu.cpp and
+// paged_stream_pairs_cpu.cpp.
+extern template void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const float* q,
+                                   int64_t q_stride, int64_t rows, float* scores, int64_t stride);
+extern template void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const Pair* q, int64_t q_stride,
+                                   int64_t rows, float* scores, int64_t stride);
+extern template void add_values(const StoredRows& values, int64_t count, int64_t dims, const float* weights,
+                                int64_t stride, int64_t rows, float* sums, int64_t sum_stride);
+extern template void add_values(const StoredRows& values, int64_t count, int64_t dims, const Pair* weights,
+                                int64_t stride, int64_t rows, float* sums, int64_t sum_stride);
 
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

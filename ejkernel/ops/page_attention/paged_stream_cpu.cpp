@@ -8,7 +8,6 @@
 // head are folded into logits and output, those of a slot and head into logits and weights. Head sizes that are not
 // whole vectors are widened to rows of floats first.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -253,12 +252,11 @@ class Stream {
   template <class E>
   void multiply(int64_t g, int64_t begin) {
     const int64_t stride = padded(units<E>(p_.head_dim));
-    const Rows keys = rows_of(key_, s_.key_rows, s_.key_offsets, s_.key_scales[turn_], g, begin, s_.wide_keys, s_.keys);
-    dispatch<E>(key_, [&]<class T>() {
-      multiply_keys(keys.as<T>(), columns_, cpu::round_up(p_.head_dim, lanes()),
-                    reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, scores(g) + begin,
-                    block_);
-    });
+    const StoredRows keys =
+        rows_of(key_, s_.key_rows, s_.key_offsets, s_.key_scales[turn_], g, begin, s_.wide_keys, s_.keys);
+    multiply_keys(keys, columns_, cpu::round_up(p_.head_dim, lanes()),
+                  reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, scores(g) + begin,
+                  block_);
   }
 
   /// Scores become weights.
@@ -289,12 +287,10 @@ class Stream {
   /// Adds the row of values from place `begin` on by their weights.
   template <class E>
   void add(int64_t g, int64_t begin) {
-    const Rows values =
+    const StoredRows values =
         rows_of(value_, s_.value_rows, s_.value_offsets, s_.value_scales[turn_], g, begin, s_.wide_values, s_.values);
-    dispatch<E>(value_, [&]<class T>() {
-      add_values(values.as<T>(), columns_, cpu::round_up(p_.value_dim, lanes()),
-                 reinterpret_cast<const E*>(scores(g)) + units<E>(begin), block_, rows_, sums(g), stride_);
-    });
+    add_values(values, columns_, cpu::round_up(p_.value_dim, lanes()),
+               reinterpret_cast<const E*>(scores(g)) + units<E>(begin), block_, rows_, sums(g), stride_);
   }
 
   /// Which places hold keys that some row sees: in its range, and on a page that exists.
@@ -322,27 +318,14 @@ class Stream {
     return {begin, std::clamp<int64_t>(range.end - first_, begin, count_)};
   }
 
-  struct Rows {
-    const std::byte* const* rows;
-    int64_t skip;                   ///< bytes
-    const std::byte* const* ahead;  ///< what to ask memory for meanwhile
-    int64_t ahead_skip;
-    const float* scales = nullptr;  ///< of groups of codes
-    int64_t groups = 0, group = 1;  ///< and how many codes share one
-    template <class T>
-    ListedRows<T> as() const {
-      return {rows, skip, ahead, ahead_skip, scales, groups, std::countr_zero(static_cast<uint64_t>(group))};
-    }
-  };
-
   /// A row of places from `begin` on as it is computed with: the tensor's own rows, or floats; zeros in place of keys
   /// that nobody sees. Ahead of it are the rows of the next places.
-  Rows rows_of(const Source& from, const std::byte** const* found, const int64_t* const* offsets, const int64_t* scales,
-               int64_t kv_head, int64_t begin, float* wide, const std::byte** rows) const {
+  StoredRows rows_of(const Source& from, const std::byte** const* found, const int64_t* const* offsets,
+                     const int64_t* scales, int64_t kv_head, int64_t begin, float* wide, const std::byte** rows) const {
     const int64_t skip = kv_head * from.strides.head * bits(from.x->dtype) / 8, dims = from.x->shape[-1];
     const std::byte** here = found[turn_] + begin;
     const std::byte** ahead = begin + kColumns < places_ ? here + kColumns : has_next_ ? found[1 - turn_] : here;
-    Rows result = {rows, 0, ahead, skip};
+    StoredRows result = {from.direct ? from.x->dtype : DType::f32, rows, 0, ahead, skip};
     if (from.groups > 1) {
       load_group_scales(from, scales + begin, s_.live + begin, kv_head);
       result.scales = s_.group_scales, result.groups = from.groups, result.group = dims / from.groups;
@@ -377,33 +360,6 @@ class Stream {
     float* to = s_.group_scales;
     for (int64_t n = 0; n < columns_; ++n)
       for (int64_t i = 0; i < of.groups; ++i) *to++ = live[n] == 0 ? 0.0f : scales[offsets[n] + i * stride];
-  }
-
-  /// Calls f with the type of what rows_of() lists; pairs are of types that are exact in bf16, and have no groups.
-  template <class E, class F>
-  static void dispatch(const Source& from, F f) {
-    constexpr bool kPairs = std::is_same_v<E, Pair>;
-    const auto code = [&]<class T>() {
-      if constexpr (!kPairs)
-        if (from.groups > 1) return f.template operator()<Grouped<T>>();
-      return f.template operator()<T>();
-    };
-    const DType dtype = from.direct ? from.x->dtype : DType::f32;
-    switch (dtype) {
-      case DType::bf16:
-        return f.template operator()<bf16_t>();
-      case DType::i8:
-        return code.template operator()<int8_t>();
-      case DType::e4m3:
-        return code.template operator()<e4m3_t>();
-      case DType::e5m2:
-        return code.template operator()<e5m2_t>();
-      case DType::i4:
-        return code.template operator()<Nibbles>();
-      default:
-        if constexpr (!kPairs)
-          return dtype == DType::f16 ? f.template operator()<f16_t>() : f.template operator()<float>();
-    }
   }
 
   /// Scores of row r become weights e^(logit - shift), times their values' factors, in their place, 0 for what it does
