@@ -215,8 +215,8 @@ HWY_INLINE void for_each_row_group(int64_t rows, F f) {
 
 /// scores[row * stride + key] of `rows` rows and `count` keys, a multiple of 4. `dims` is whole vectors of E.
 template <class E, class T>
-HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t dims, const E* q, int64_t q_stride,
-                                int64_t rows, float* scores, int64_t stride) {
+HWY_INLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t dims, const E* q, int64_t q_stride,
+                              int64_t rows, float* scores, int64_t stride) {
   for (int64_t j = 0; j < count; j += 4) {
     for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
       multiply_four_keys<kRows>(keys.from(j), dims, q + r * q_stride, q_stride, scores + r * stride + j, stride);
@@ -227,8 +227,8 @@ HWY_NOINLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t
 /// sums[row] += weights[row] * values, for `rows` rows and `count` values of `dims` numbers: whole vectors of E. Of an
 /// odd number of values, pairs take one more, with a weight of 0.
 template <class E, class T>
-HWY_NOINLINE void add_values(const ListedRows<T> values, int64_t count, int64_t dims, const E* weights, int64_t stride,
-                             int64_t rows, float* sums, int64_t sum_stride) {
+HWY_INLINE void add_values(const ListedRows<T> values, int64_t count, int64_t dims, const E* weights, int64_t stride,
+                           int64_t rows, float* sums, int64_t sum_stride) {
   constexpr int kLeast = std::is_same_v<E, Pair> ? 2 : 1;
   for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
     const E* weight = weights + r * stride;
@@ -242,6 +242,8 @@ HWY_NOINLINE void add_values(const ListedRows<T> values, int64_t count, int64_t 
 }
 
 // ---- any dtype ----
+//
+// The loops above are inlined here: a second call per row of places would cost some per cent of decode.
 
 /// ListedRows whose dtype is known at run time.
 struct StoredRows {
