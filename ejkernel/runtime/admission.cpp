@@ -11,7 +11,6 @@
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/runtime/devices.h"
-#include "ejkernel/runtime/timer.h"
 
 namespace ejk {
 namespace {
@@ -185,10 +184,8 @@ std::string Proving::run(const Plan& plan) {
   workspace_.back().poison();
   restore_written();
   try {
-    const double began = now_seconds();
     plan.run(inputs_, outputs_, {.workspace = workspace});
     synchronize(device_);
-    seconds_ = now_seconds() - began;
     fetch();
   } catch (const std::exception& error) {
     return fmt::format("it failed: {}", error.what());

@@ -39,8 +39,6 @@ class Proving {
   /// Runs it to its end with outputs and workspace poisoned. Why it must not be used: it failed, or it wrote outside;
   /// empty when neither.
   std::string run(const Plan& plan);
-  /// What the last run took, if it came to its end.
-  double seconds() const { return seconds_; }
   /// What the last run left, in host memory, to compare others with.
   std::vector<Array> results() const;
   /// Where the last run's results are too far from these for the dtypes at hand; empty: nowhere.
@@ -75,8 +73,7 @@ class Proving {
   std::vector<Written> written_;
   std::vector<Array> fetched_;  ///< the last run's outputs, in host memory, of a GPU or where they may have gaps
   std::vector<GuardedMemory> workspace_;  ///< the largest asked for so far, or none
-  double seconds_ = 0;
-  DType coarsest_;  ///< of the inputs: what results were rounded to on the way
+  DType coarsest_;                        ///< of the inputs: what results were rounded to on the way
 };
 
 /// How far two results of one element may be apart when each was computed with sound rounding, in parts of the larger

@@ -25,6 +25,11 @@
 namespace ejk {
 namespace {
 
+/// How many places the last heats have.
+struct NumPlaces {
+  int least, most;
+};
+
 /// The part of the budget that the last heats, fastest against heuristic, may count on.
 constexpr double kLastHeat = 0.25;
 /// And the part that one race of the search may take; how broad the search is, is what that pays for, within limits.
@@ -33,16 +38,19 @@ constexpr size_t kLeastBreadth = 16, kMostBreadth = 256;
 /// On the host each is run with other data in other memory: where tensors lie and what they hold makes some per cent of
 /// a small call, which is noise to whoever calls from elsewhere. To start another program for it would take a GPU's
 /// longer than the heat.
-constexpr int kPlaces = 6;
-/// Student's t of that many, 95 % one-sided: what a config gains in the mean over places is known to so many standard
-/// errors.
-constexpr double kStudent = 2.015;
-/// Of candidates that are nearly alike the race finds any; there the three fastest meet the heuristic's config.
-constexpr size_t kFinalists = 3;
+constexpr NumPlaces kPlaces = {.least = 6, .most = 16};
+/// Of the normal distribution 95 %, one-sided.
+constexpr double kNormal = 1.645;
+/// Of candidates that are nearly alike the race finds any; there as many of the fastest as there is time for, within
+/// this, meet the heuristic's config.
+constexpr size_t kFinalists = 8;
+/// A heat has this many samples of either config at least.
+constexpr int kHeatSamples = 5;
 /// Of inputs whose memory is kept while there are other places, so that these get other memory. Where it is more, there
 /// may be no room for that, and it lies in many pages wherever it lies.
 constexpr double kSmallBytes = 64 << 20;
-/// A winner must be faster than the heuristic's config by this at least, at the slow end of what is known of its gain.
+/// A winner must be faster than the heuristic's config by this at least, at the slow end of what is known of its gain:
+/// of a logarithm, as gains are counted.
 constexpr double kMargin = 0.01;
 /// Of a GPU's free memory, what the heuristic's config may take: another candidate's workspace may be larger.
 constexpr double kDeviceShare = 0.75;
@@ -262,9 +270,8 @@ std::vector<CandidateReport> reports_of(std::span<const ConfigBlock> candidates,
   return reports;
 }
 
-/// A candidate against the heuristic's config, interleaved, until their ratio is known to within `spread`. Why it is
-/// out; empty: it is not.
-std::string run_heat(size_t one, double seconds, double spread, TuningLab& lab, Comparison& comparison) {
+/// A candidate against the heuristic's config, interleaved. Why it is out; empty: it is not.
+std::string run_heat(size_t one, const MeasureOptions& options, TuningLab& lab, Comparison& comparison) {
   bool failed = false;
   const auto sampler = [&](size_t candidate) -> Sampler {
     return [&, candidate] {
@@ -273,9 +280,25 @@ std::string run_heat(size_t one, double seconds, double spread, TuningLab& lab, 
       return std::max(took, 1e-12);
     };
   };
-  comparison =
-      compare(sampler(0), sampler(one), {.max_seconds = std::max(0.0, seconds), .spread = spread, .confidence = 0.99});
+  comparison = compare(sampler(0), sampler(one), options);
   return failed ? "it failed while it was timed" : "";
+}
+
+/// What the logarithm of a ratio of times is over places, and between what it is sure to be.
+struct Gain {
+  double middle, low, high;
+};
+/// Hodges and Lehmann's estimate and Wilcoxon's interval (95 %, one-sided): a burst of other work makes one place tell
+/// something wild, and a mean would believe it.
+Gain gain_over_places(std::span<const double> ratios) {
+  std::vector<double> means;
+  for (size_t a = 0; a < ratios.size(); ++a)
+    for (size_t b = 0; b <= a; ++b) means.push_back((ratios[a] + ratios[b]) / 2);
+  std::sort(means.begin(), means.end());
+  const auto n = static_cast<double>(ratios.size());
+  const double cut = n * (n + 1) / 4 - kNormal * std::sqrt(n * (n + 1) * (2 * n + 1) / 24);
+  const auto out = static_cast<size_t>(std::max(0.0, cut));
+  return {means[means.size() / 2], means[out], means[means.size() - 1 - out]};
 }
 
 /// A candidate of the last heats.
@@ -283,28 +306,35 @@ struct Finalist {
   size_t at;
   std::vector<Comparison> heats = {};  ///< with the heuristic's config, one in each place
 
-  /// Logarithm of the ratio of times, in the mean over places: negative where the candidate is faster.
-  double mean() const {
-    double sum = 0;
-    for (const Comparison& heat : heats) sum += std::log(heat.ratio.median);
-    return sum / static_cast<double>(heats.size());
+  /// Over the heuristic's config: negative where the candidate is faster. One place knows only its own noise.
+  Gain gain() const {
+    const Summary& first = heats.front().ratio;
+    if (heats.size() == 1) return {std::log(first.median), std::log(first.low), std::log(first.high)};
+    return gain_over_places(ratios());
   }
-  /// What the mean is at most: one place knows only its own noise, several know what differs between them.
-  double high() const {
-    if (heats.size() == 1) return std::log(heats.front().ratio.high);
-    double squares = 0;
-    for (const Comparison& heat : heats) squares += std::pow(std::log(heat.ratio.median) - mean(), 2);
-    const auto n = static_cast<double>(heats.size());
-    return mean() + kStudent * std::sqrt(squares / (n - 1) / n);
+  /// Over another, which was in the same places.
+  Gain gain_over(const Finalist& other) const {
+    std::vector<double> differences = ratios();
+    for (size_t n = 0; n < heats.size(); ++n) differences[n] -= std::log(other.heats[n].ratio.median);
+    return gain_over_places(differences);
   }
+  bool wins() const { return gain().high < -kMargin; }
+  bool may_win() const { return gain().low < -kMargin; }
   const Comparison& worst() const {
     return *std::max_element(heats.begin(), heats.end(),
                              [](const Comparison& a, const Comparison& b) { return a.ratio.high < b.ratio.high; });
   }
+
+ private:
+  std::vector<double> ratios() const {
+    std::vector<double> all;
+    for (const Comparison& heat : heats) all.push_back(std::log(heat.ratio.median));
+    return all;
+  }
 };
 
-/// The fastest of a race, the winner first.
-std::vector<Finalist> finalists_of(const SearchResult& found, size_t most) {
+/// The fastest of a race, the winner first; as many as `seconds` suffice for in the least number of places.
+std::vector<Finalist> finalists_of(const SearchResult& found, double seconds) {
   std::vector<Finalist> all;
   for (size_t n = 1; n < found.trials.size(); ++n)
     if (n != found.best && found.trials[n].rejected.empty() && !found.trials[n].samples.empty()) all.push_back({n});
@@ -312,37 +342,63 @@ std::vector<Finalist> finalists_of(const SearchResult& found, size_t most) {
     return found.trials[a.at].quartile() < found.trials[b.at].quartile();
   });
   all.insert(all.begin(), {found.best});
-  all.resize(std::min(all.size(), most));
+  // Each sample of either config comes after a run that is not timed.
+  const double heat = 4 * kHeatSamples * std::max(found.trials[0].median(), PlanLab::kSampleSeconds);
+  const double most = std::clamp(seconds / (kPlaces.least * heat), 1.0, 0.0 + kFinalists);
+  all.resize(std::min(all.size(), static_cast<size_t>(most)));
   return all;
 }
 
+const Finalist& leader_of(std::span<const Finalist> finalists) {
+  return *std::min_element(finalists.begin(), finalists.end(),
+                           [](const Finalist& a, const Finalist& b) { return a.gain().middle < b.gain().middle; });
+}
+
+/// Leaves those that may still be the answer: they may win, and may be faster than the one that leads by what matters.
+void leave_out_beaten(std::vector<Finalist>& finalists) {
+  std::erase_if(finalists, [](const Finalist& f) { return !f.may_win(); });
+  if (finalists.empty()) return;
+  const Finalist leader = leader_of(finalists);
+  std::erase_if(finalists,
+                [&](const Finalist& f) { return f.at != leader.at && f.gain_over(leader).low > -kMargin / 2; });
+}
+
 /// A finalist has to win in the mean over all places, beyond what they differ by: how much a config gains differs by
-/// some per cent between them, and a config serves the calls of all. Of those that do, the one that wins by most is
-/// taken and checked again. Where none does, the report keeps the last one's worst heat.
+/// some per cent between them, and a config serves the calls of all. There are more places for as long as it is open
+/// who wins. Of those that do, the one that wins by most is taken and checked again. Where none does, the report keeps
+/// the last one's worst heat.
 template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is asked for
-void run_last_heats(std::vector<Finalist> finalists, double until, int num_places, LabIn&& lab_in, TuneReport& report) {
+void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces places, LabIn&& lab_in,
+                    TuneReport& report) {
   const auto rejected = [&](const Finalist& f) -> std::string& { return report.candidates[f.at].rejected; };
-  const double spread = num_places == 1 ? kMargin / 4 : kMargin;
+  // One place has to tell by itself; of several none needs to know more than what they differ by.
+  MeasureOptions heats = places.most == 1
+                             ? MeasureOptions{.spread = kMargin / 4, .confidence = 0.99}
+                             : MeasureOptions{.spread = kMargin, .min_samples = kHeatSamples, .confidence = 0.99};
   Lab* lab = nullptr;
-  for (int place = 0; place < num_places && !finalists.empty(); ++place) {
+  for (int place = 0; place < places.most; ++place) {
+    if (place >= places.least) {
+      leave_out_beaten(finalists);
+      if (now_seconds() >= until || (finalists.size() == 1 && finalists.front().wins())) break;
+    }
+    if (finalists.empty()) break;
     lab = &lab_in(place);
     const std::string why = lab->begin();
-    size_t heats_to_come = finalists.size() * static_cast<size_t>(num_places - place);
+    size_t heats_to_come = finalists.size() * static_cast<size_t>(places.most - place);
     std::erase_if(finalists, [&](Finalist& f) {
       rejected(f) = why.empty() ? lab->lab().admit(f.at) : why;
-      const double share = (until - now_seconds()) / static_cast<double>(heats_to_come--);
+      heats.max_seconds = (until - now_seconds()) / static_cast<double>(heats_to_come--);
       Comparison heat;
-      if (rejected(f).empty()) rejected(f) = run_heat(f.at, share, spread, lab->lab(), heat);
+      if (rejected(f).empty()) rejected(f) = run_heat(f.at, heats, lab->lab(), heat);
       if (!rejected(f).empty()) return true;
       f.heats.push_back(heat);
       report.comparison = f.worst();
       return false;
     });
   }
-  std::erase_if(finalists, [&](const Finalist& f) { return f.high() >= std::log(1 - kMargin); });
+  std::erase_if(finalists, [](const Finalist& f) { return !f.wins(); });
   if (finalists.empty()) return;
-  const Finalist best = *std::min_element(finalists.begin(), finalists.end(),
-                                          [](const Finalist& a, const Finalist& b) { return a.mean() < b.mean(); });
+  const Finalist best = leader_of(finalists);
   report.comparison = best.worst();
   for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab->lab().admit(best.at);
   report.faster = rejected(best).empty();
@@ -445,8 +501,8 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
     return others.emplace_back(tried, inputs_of(tried, given, seed, /*anew=*/true), candidates, options, until).lab;
   };
   if (found.best != 0)
-    run_last_heats(finalists_of(found, has_other_places ? kFinalists : 1), until, has_other_places ? kPlaces : 1,
-                   lab_in, report);
+    run_last_heats(finalists_of(found, has_other_places ? until - now_seconds() : 0), until,
+                   has_other_places ? kPlaces : NumPlaces{1, 1}, lab_in, report);
   report.seconds = now_seconds() - began;
   log_report(plan, report);
   if (options.publish && !options.verify_only) publish(plan, report);

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
@@ -185,6 +187,29 @@ TEST_F(Tuner, what_is_fast_in_one_place_gives_way_to_what_is_fast_in_all) {
   const TuneReport report = tune_until_faster({.budget_seconds = 1, .publish = false});
   ASSERT_TRUE(report.faster);
   EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 2);
+}
+
+/// Its quickest config is quick in every other place, and slow in those between.
+struct ToyOfHalfThePlaces : ToyTunable {
+  static inline std::vector<float> places;
+  static void run(const Call<Toy>& call, const Config& config, const RunContext& context) {
+    const float here = call.inputs.x.as<float>()[0];
+    const auto found = std::find(places.begin(), places.end(), here);
+    const bool is_quick = (found - places.begin()) % 2 == 0;
+    if (found == places.end()) places.push_back(here);
+    ToyTunable::run(call, config.delay == 0 && !is_quick ? Config{.delay = 30} : config, context);
+  }
+};
+
+TEST_F(Tuner, while_it_is_open_who_wins_there_are_more_places) {
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyOfHalfThePlaces>(), 10000);
+  ToyTunable::offered = {{.delay = 8}, {.delay = 0}};
+  ToyOfHalfThePlaces::places.clear();
+  const TuneReport report = tune(toy_plan(), {.budget_seconds = 5, .publish = false});
+  EXPECT_FALSE(report.faster);
+  constexpr size_t kLeast = 6, kMost = 16;  // besides that of the race
+  EXPECT_GT(ToyOfHalfThePlaces::places.size(), 1 + kLeast);
+  EXPECT_LE(ToyOfHalfThePlaces::places.size(), 1 + kMost);
 }
 
 TEST_F(Tuner, a_kernel_from_outside_may_crash_and_hang_without_harm) {

@@ -16,10 +16,11 @@
 
 namespace ejk {
 
-/// Tries configs of a plan's kernel on the plan's problem. On the host a sample is at least 0.1 ms of runs on data that
-/// stay in the caches; on a GPU at least 2 ms of runs each of which finds its data in memory.
+/// Tries configs of a plan's kernel on the plan's problem. On the host a sample is runs on data that stay in the
+/// caches; on a GPU at least 2 ms of runs each of which finds its data in memory.
 class PlanLab : public TuningLab {
  public:
+  static constexpr double kSampleSeconds = 100e-6;  ///< what one takes on the host, at least
   /// `inputs` have data on the plan's device; the first candidate is the heuristic's config. All three outlive the lab.
   /// Time is up when now_seconds() is `until`.
   PlanLab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates, double until);
@@ -37,11 +38,10 @@ class PlanLab : public TuningLab {
  private:
   struct Entry {
     std::optional<Plan> plan;
-    int64_t runs = 1;  ///< of one sample, on the host
+    int64_t runs = 0;  ///< of one sample, on the host; the first one finds out
   };
   std::string make_plan(size_t candidate);
   std::string made(size_t candidate);
-  std::string timed_run(Entry& entry);
   std::string differs_from_reference();
   void launch(const Entry& entry, void* stream);
 

@@ -6,14 +6,17 @@
 
 namespace ejk::testing {
 
-std::vector<std::vector<double>> time_side_by_side(std::span<const Plan> plans, std::span<const Tensor> inputs,
-                                                   const SideBySideOptions& options) {
-  const std::vector<Array> results = plans[0].allocate_outputs();
-  const std::vector<Tensor> outputs(results.begin(), results.end());
+CallMemory::CallMemory(std::span<const Plan> plans) : outputs(plans[0].allocate_outputs()) {
   size_t bytes = 1;
   for (const Plan& plan : plans) bytes = std::max(bytes, plan.workspace_bytes());
-  const Array workspace(DType::u8, {static_cast<int64_t>(bytes)});
-  const RunOptions run{.workspace = {workspace.as<std::byte>(), bytes}};
+  workspace = Array(DType::u8, {static_cast<int64_t>(bytes)});
+}
+
+std::vector<std::vector<double>> time_side_by_side(std::span<const Plan> plans, std::span<const Tensor> inputs,
+                                                   const CallMemory& memory, const SideBySideOptions& options) {
+  const std::vector<Tensor> outputs(memory.outputs.begin(), memory.outputs.end());
+  const RunOptions run{
+      .workspace = {memory.workspace.as<std::byte>(), static_cast<size_t>(memory.workspace.shape()[0])}};
 
   std::vector<Sampler> samplers;
   for (const Plan& plan : plans)

@@ -17,10 +17,17 @@ struct SideBySideOptions {
   double sample_seconds = 200e-6;  ///< of one plan in one round
 };
 
+/// Where plans of one call write.
+struct CallMemory {
+  explicit CallMemory(std::span<const Plan> plans);
+  std::vector<Array> outputs;
+  Array workspace;
+};
+
 /// Seconds of one run: [plan][round]. Every other round goes through the plans backwards. The plans are of one call on
 /// the host, with different configs.
 std::vector<std::vector<double>> time_side_by_side(std::span<const Plan> plans, std::span<const Tensor> inputs,
-                                                   const SideBySideOptions& options = {});
+                                                   const CallMemory& memory, const SideBySideOptions& options = {});
 
 /// Time of the second in terms of the first's, round by round.
 std::vector<double> ratios_of(std::span<const double> first, std::span<const double> second);

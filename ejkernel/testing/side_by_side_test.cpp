@@ -23,7 +23,7 @@ class SideBySide : public ::testing::Test {
     std::vector<Plan> plans;
     for (const int delay : delays)
       plans.push_back(plan<Toy>({.x = x_.view()}, {}, {.config = ConfigValues{{"delay", delay}}}));
-    return time_side_by_side(plans, to_array(Toy::Inputs{.x = x_.view()}), options);
+    return time_side_by_side(plans, to_array(Toy::Inputs{.x = x_.view()}), CallMemory(plans), options);
   }
   /// How likely the second one's times are if it is no slower than the first.
   double p_of(int first, int second) {

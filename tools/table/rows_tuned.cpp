@@ -74,19 +74,23 @@ class TunableCalls {
 
 ConfigValues values_of(const Plan& plan, const ConfigBlock& config) { return config_values(plan.kernel(), config); }
 
+constexpr size_t kPlaces = 16;
+
 /// Seconds of one run, [place][config][round]: each place is other data in other memory. What one config gains over
 /// another differs by some per cent between places, lengths of packed sequences among the data; a key's config serves
 /// the calls of all of them.
 std::vector<std::vector<std::vector<double>>> time_in_places(const TimedCall& call,
                                                              std::span<const ConfigValues> configs, uint64_t seed) {
-  constexpr uint64_t kPlaces = 4;
   std::vector<std::vector<std::vector<double>>> seconds;
-  std::vector<TimedCall> places;  // all of them are kept, so that each has memory of its own
-  for (uint64_t n = 0; n < kPlaces; ++n) {
+  // All of them are kept, so that each has memory of its own.
+  std::vector<TimedCall> places;
+  std::vector<CallMemory> memory;
+  for (size_t n = 0; n < kPlaces; ++n) {
     const TimedCall& fresh = places.emplace_back(call.afresh(seed + n));
     std::vector<Plan> plans;
     for (const ConfigValues& config : configs) plans.push_back(fresh.plan(config));
-    seconds.push_back(time_side_by_side(plans, fresh.inputs.tensors, {.max_seconds = 0.25, .max_rounds = 100}));
+    seconds.push_back(time_side_by_side(plans, fresh.inputs.tensors, memory.emplace_back(plans),
+                                        {.max_seconds = 0.08, .min_rounds = 21, .max_rounds = 50}));
   }
   return seconds;
 }
@@ -203,16 +207,8 @@ std::vector<ConfigValues> contenders(const Plan& plan, const TuneReport& first, 
   return all;
 }
 
-/// Median of every other pair of rounds, which go through the plans forwards and backwards.
-double median_of(std::span<const double> seconds, size_t half) {
-  std::vector<double> taken;
-  for (size_t round = 0; round < seconds.size(); ++round)
-    if (round / 2 % 2 == half) taken.push_back(seconds[round]);
-  return median(std::move(taken));
-}
-
-/// One half of the rounds says which config is fastest, the other how much faster it is: of many that are alike one
-/// always looks fastest. Times are geometric means over places.
+/// One half of the places says which config is fastest, the other how much faster it is: of many that are alike one
+/// always looks fastest. Times are geometric means of medians.
 Repeated tune_twice(const TimedCall& call, uint64_t seed) {
   const Plan plan = call.plan();
   const TuneReport first = tune(plan, {.budget_seconds = kTuneSeconds, .seed = seed, .publish = false}),
@@ -223,8 +219,8 @@ Repeated tune_twice(const TimedCall& call, uint64_t seed) {
   const auto seconds = time_in_places(call, configs, seed + 2);
   const auto time_of = [&](size_t config, size_t half) {
     double sum = 0;
-    for (const auto& place : seconds) sum += std::log(median_of(place[config], half));
-    return std::exp(sum / static_cast<double>(seconds.size()));
+    for (size_t place = half; place < kPlaces; place += 2) sum += std::log(median(seconds[place][config]));
+    return std::exp(sum / (kPlaces / 2));
   };
   size_t fastest = 0;
   for (size_t n = 1; n < same_again; ++n)
