@@ -64,10 +64,23 @@ double rms_of(const Tensor& t) {
   return all.finite > 0 ? std::sqrt(all.squares / static_cast<double>(all.finite)) : 0;
 }
 
+/// Numbers below it have fewer digits than others of the dtype.
+double smallest_normal(DType dtype) {
+  switch (dtype) {
+    case DType::e4m3:
+      return 0x1p-6;
+    case DType::f16:
+    case DType::e5m2:
+      return 0x1p-14;
+    default:
+      return 0x1p-126;  // f64 too: most kernels compute in float
+  }
+}
+
 /// The first element further from `wanted` than `slack` allows; none: -1. NaN equals NaN, and to an infinity nothing is
 /// near but itself.
 int64_t first_difference(const Tensor& got, const Tensor& wanted, double slack) {
-  const double least = slack * rms_of(wanted);
+  const double least = slack * std::max(rms_of(wanted), smallest_normal(got.dtype));
   std::vector<int64_t> found(static_cast<size_t>(got.num_elements() / kTaskElements + 1), -1);
   with_reader(got.dtype, [&](auto read) {
     for_parts_of(got, [&](int64_t task, int64_t first, int64_t last) {

@@ -65,6 +65,26 @@ TEST(Admission, of_a_gpu_results_are_compared_where_the_host_can_read_them) {
   EXPECT_TRUE(proving.equals(expected));
 }
 
+TEST(Admission, subnormal_numbers_need_not_agree_in_digits_that_they_have_not) {
+  const KernelRegistry::Batch batch((register_toys(), KernelRegistry::instance()));
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyTunable>(), 10000);
+  ToyTunable::by_default = {};
+  Array x = Array::zeros(DType::f32, {2, 4});
+  for (int64_t n = 0; n < x.num_elements(); ++n) set(x, n, 0x1p-120);
+  const auto tensors = to_array(Toy::Inputs{.x = x});
+  const auto plan_with = [&](double scale) {
+    return plan<Toy>({.x = x}, {.scale = scale, .shift = 0}, {.kernel = "tunable"});
+  };
+  const Plan seventeen = plan_with(17 * 0x1p-29), sixteen = plan_with(16 * 0x1p-29), larger = plan_with(0x1p-10);
+  Proving proving(seventeen, tensors);
+  EXPECT_EQ(proving.run(seventeen), "");
+  const std::vector<Array> expected = proving.results();
+  EXPECT_EQ(proving.run(sixteen), "");
+  EXPECT_EQ(proving.differs_from(expected), "");
+  EXPECT_EQ(proving.run(larger), "");
+  EXPECT_NE(proving.differs_from(expected), "");
+}
+
 TEST(Admission, nothing_is_near_an_infinity_but_itself) {
   const KernelRegistry::Batch batch((register_toys(), KernelRegistry::instance()));
   KernelRegistry::instance().add("toy", make_kernel<Toy, ToyTunable>(), 10000);

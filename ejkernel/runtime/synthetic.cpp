@@ -27,17 +27,35 @@ void fill_from_table(const Tensor& t, Random& random, Value&& value) {
     std::memcpy(at, table.as<const std::byte>() + (random.bits() % kTable) * size, size);
 }
 
+/// Whether the input is a factor of another one's elements. That of queries is one of the logits.
+bool is_scale(std::string_view name) { return name.ends_with("scale") && name != "q_scale"; }
+
+/// What integer codes of the call are multiplied by so that their values are near 1; 1: nothing is, they are the
+/// values.
+double code_unit_of(const Operation& operation, std::span<const Tensor> inputs) {
+  bool has_i8 = false, has_i4 = false, has_scale = false;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    has_i8 = has_i8 || inputs[i].dtype == DType::i8;
+    has_i4 = has_i4 || inputs[i].dtype == DType::i4;
+    has_scale = has_scale || (inputs[i].present() && is_scale(operation.inputs[i].name));
+  }
+  if (!has_scale) return 1;
+  return has_i8 ? 1 / 58.0 : has_i4 ? 1 / 4.3 : 1;  // one over the root mean square of codes as below
+}
+
 /// One input, by what its name says of its numbers.
 class Filler {
  public:
-  Filler(const Tensor& tensor, std::string_view name, const Dims& dims, uint64_t seed)
-      : t_(tensor), name_(name), dims_(dims), random_(seed) {}
+  Filler(const Tensor& tensor, std::string_view name, const Dims& dims, double code_unit, uint64_t seed)
+      : t_(tensor), name_(name), dims_(dims), code_unit_(code_unit), random_(seed) {}
 
   void run() {
     if (t_.dtype == DType::boolean) return each([&](int64_t) { return random_.uniform() < 0.9 ? 1 : 0; });
-    if (t_.dtype == DType::i8)
-      return fill_from_table(t_, random_, [&] { return static_cast<double>(random_.between(-100, 100)); });
-    if (t_.dtype == DType::i4) return each([&](int64_t) { return random_.between(-7, 7); });
+    if (t_.dtype == DType::i8 || t_.dtype == DType::i4) {
+      const int most = code_unit_ == 1 ? 2 : t_.dtype == DType::i8 ? 100 : 7;
+      const auto code = [&] { return static_cast<double>(random_.between(-most, most)); };
+      return t_.dtype == DType::i8 ? fill_from_table(t_, random_, code) : each([&](int64_t) { return code(); });
+    }
     if (name_ == "lse") {  // of the logits that normal queries and keys have
       const double typical = std::log(static_cast<double>(std::max<int64_t>(length_bound(), 1))) + 0.5;
       return fill_from_table(t_, random_, [&] { return typical + 0.1 * random_.normal(); });
@@ -50,8 +68,10 @@ class Filler {
       return fill_from_table(t_, random_, [&] { return size * random_.normal(); });
     }
     if (is_float(t_.dtype)) {
-      const bool scale = name_.ends_with("scale");
-      return fill_from_table(t_, random_, [&] { return scale ? 0.5 + random_.uniform() : random_.normal(); });
+      const double unit = is_scale(name_) ? code_unit_ : 1;
+      const bool is_near_unit = name_.ends_with("scale");
+      return fill_from_table(t_, random_,
+                             [&] { return is_near_unit ? unit * (0.5 + random_.uniform()) : random_.normal(); });
     }
     if (name_.starts_with("cu_") || name_ == "query_start_loc") return fill_offsets();
     if (name_ == "group_sizes") return fill_sizes();
@@ -129,6 +149,7 @@ class Filler {
   const Tensor& t_;
   std::string_view name_;
   const Dims& dims_;
+  double code_unit_;
   Random random_;
 };
 
@@ -145,6 +166,7 @@ const Operation* forward_of(const Operation& gradient) {
 SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<const Tensor> inputs,
                                       const ParamsBlock& params, uint64_t seed) {
   const CheckedCall checked = check_call(operation, inputs, params);
+  const double code_unit = code_unit_of(operation, inputs);
   SyntheticInputs made{.tensors = {inputs.begin(), inputs.end()}, .memory = {}};
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensor& t = made.tensors[i];
@@ -155,7 +177,7 @@ SyntheticInputs make_synthetic_inputs(const Operation& operation, std::span<cons
     t.data = memory.as<std::byte>() - first;
     // Offsets of queries and keys share their draws, so that equal totals mean self-attention.
     const bool offsets = operation.inputs[i].name.starts_with("cu_");
-    Filler(t, operation.inputs[i].name, checked.dims, seed * 64 + (offsets ? 63 : i)).run();
+    Filler(t, operation.inputs[i].name, checked.dims, code_unit, seed * 64 + (offsets ? 63 : i)).run();
   }
   fill_kept_gates(operation, made.tensors, params);
   return made;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "ejkernel/core/validate.h"
@@ -68,6 +69,27 @@ TEST(SyntheticInputs, flat_tables_counts_and_offsets_agree) {
   EXPECT_EQ(offsets.front(), 0);
   EXPECT_EQ(offsets.back(), 10);
   EXPECT_TRUE(std::is_sorted(offsets.begin(), offsets.end()));
+}
+
+/// Else logits are in the hundreds, and of two float32 kernels' answers either may be right.
+TEST(SyntheticInputs, values_that_integers_stand_for_are_near_one) {
+  for (const DType dtype : {DType::i8, DType::i4})
+    for (const bool is_scaled : {true, false}) {
+      std::vector<std::pair<std::string_view, Tensor>> specs = {{"query", spec(DType::f32, {3, 4, 64})},
+                                                                {"key_cache", spec(dtype, {12, 2, 2, 64})},
+                                                                {"value_cache", spec(dtype, {12, 2, 2, 64})},
+                                                                {"context_lens", spec(DType::i32, {3})},
+                                                                {"block_tables", spec(DType::i32, {3, 4})}};
+      if (is_scaled) specs.emplace_back("k_scale", spec(DType::f32, {2}));
+      const Made made("page_attention", specs);
+      const Tensor keys = made.tensor("key_cache");
+      double squares = 0;
+      for (int64_t n = 0; n < keys.num_elements(); ++n) squares += get(keys, n) * get(keys, n);
+      const double rms = std::sqrt(squares / static_cast<double>(keys.num_elements()));
+      const double scale = is_scaled ? get(made.tensor("k_scale"), 0) : 1;
+      EXPECT_GT(rms * scale, 0.4);
+      EXPECT_LT(rms * scale, 1.7);
+    }
 }
 
 TEST(SyntheticInputs, gates_make_states_decay) {
