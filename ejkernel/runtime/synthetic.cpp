@@ -63,9 +63,9 @@ class Filler {
     if (name_ == "g" || name_ == "gk" || name_ == "gv" ||
         name_ == "g_gamma")  // decays of 0.9 to 1: states stay in range
       return fill_from_table(t_, random_, [&] { return -0.1 * random_.uniform(); });
-    if (name_.starts_with("weight_")) {  // states of a recurrent network neither grow nor lose digits step by step
+    if (name_.starts_with("weight_")) {  // states of a recurrent network do not grow step by step, whatever its size
       const double size = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(t_.shape[-1], 1)));
-      return fill_from_table(t_, random_, [&] { return size * random_.normal(); });
+      return fill_from_table(t_, random_, [&] { return size * (2 * random_.uniform() - 1); });
     }
     if (is_float(t_.dtype)) {
       const double unit = is_scale(name_) ? code_unit_ : 1;

@@ -14,7 +14,7 @@ namespace ejk {
 /// Random contents for a call's inputs that respect what their numbers mean, as names and contracts of the declaration
 /// say it: offsets rise from 0 to the number of rows, sizes of groups add up to it, lengths are the most that fits,
 /// tables name existing pages in random order, segments are runs, masks let most through, scales are near 1 and those
-/// of integer codes so small that values are, codes without one are small themselves, weights keep sums near 1, gates
+/// of integer codes so small that values are, codes without one are small themselves, weights keep sums below 1, gates
 /// are logarithms of decays, a log-sum-exp is that of as many normal logits, gates that a forward kept are those that
 /// it gives for the other inputs (it runs). Everything else is normally distributed. The same seed gives the same
 /// contents.
