@@ -100,6 +100,12 @@ Summary benchmark(const std::function<void()>& fn, const MeasureOptions& options
   return time;
 }
 
+Comparison comparison_of(std::span<const double> a, std::span<const double> b, double confidence) {
+  std::vector<double> ratios;
+  for (size_t n = 0; n < a.size(); ++n) ratios.push_back(b[n] / a[n]);
+  return {.a = summarise(a, confidence), .b = summarise(b, confidence), .ratio = summarise(ratios, confidence)};
+}
+
 Comparison compare(const Sampler& a, const Sampler& b, const MeasureOptions& options) {
   Stopping stopping(options);
   std::vector<double> samples_a, samples_b, ratios;
@@ -110,9 +116,7 @@ Comparison compare(const Sampler& a, const Sampler& b, const MeasureOptions& opt
     if (!a_first) samples_a.push_back(a());
     ratios.push_back(samples_b.back() / samples_a.back());
   }
-  return {.a = summarise(samples_a, options.confidence),
-          .b = summarise(samples_b, options.confidence),
-          .ratio = summarise(ratios, options.confidence)};
+  return comparison_of(samples_a, samples_b, options.confidence);
 }
 
 }  // namespace ejk

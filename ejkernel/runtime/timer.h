@@ -55,6 +55,8 @@ EJK_API Summary benchmark(const std::function<void()>& fn, const MeasureOptions&
 struct Comparison {
   Summary a, b, ratio;
 };
+/// Of samples taken in turns: sample n of one and sample n of the other are a pair.
+Comparison comparison_of(std::span<const double> a, std::span<const double> b, double confidence);
 EJK_API Comparison compare(const Sampler& a, const Sampler& b, const MeasureOptions& options = {.confidence = 0.99});
 
 }  // namespace ejk

@@ -31,7 +31,7 @@ struct NumPlaces {
 };
 
 /// The part of the budget that the last heats, fastest against heuristic, may count on.
-constexpr double kLastHeat = 0.25;
+constexpr double kLastHeat = 0.5;
 /// And the part that one race of the search may take; how broad the search is, is what that pays for, within limits.
 constexpr double kRace = 0.2;
 constexpr size_t kLeastBreadth = 16, kMostBreadth = 256;
@@ -44,7 +44,9 @@ constexpr double kNormal = 1.645;
 /// Of candidates that are nearly alike the race finds any; there as many of the fastest as there is time for, within
 /// this, meet the heuristic's config.
 constexpr size_t kFinalists = 8;
-/// A heat has this many samples of either config at least.
+/// From the least number of places on half of the finalists go on, and again half of them after so many more.
+constexpr int kHalving = 3;
+/// A heat has this many samples of each config at least.
 constexpr int kHeatSamples = 5;
 /// Of inputs whose memory is kept while there are other places, so that these get other memory. Where it is more, there
 /// may be no room for that, and it lies in many pages wherever it lies.
@@ -145,13 +147,13 @@ HostInputs inputs_of(const Plan& plan, std::span<const Tensor> given, uint64_t s
 class Lab {
  public:
   Lab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates,
-      const TuneOptions& options, double until) {
+      const TuneOptions& options, double until, Heuristic heuristic = Heuristic::is_checked) {
     if (options.own_process || plan.device().kind != DeviceKind::cpu) {
       job_.emplace(plan, inputs, candidates);
       worker_.emplace([this](int socket) { return job_->start_worker(socket); }, options.patience_seconds, until);
       return;
     }
-    here_.emplace(plan, inputs, candidates, until);
+    here_.emplace(plan, inputs, candidates, until, heuristic);
     if (!plan.kernel().signature.empty())
       worker_.emplace([this](int socket) { return fork_worker(*here_, socket); }, options.patience_seconds, until);
   }
@@ -167,11 +169,11 @@ class Lab {
   std::optional<WorkerLab> worker_;  ///< goes first: it asks the others
 };
 
-/// A lab with inputs of its own.
+/// A lab with inputs of its own, where the heuristic's config is known to be right from the first place.
 struct OtherPlace {
   OtherPlace(const Plan& plan, HostInputs own, std::span<const ConfigBlock> candidates, const TuneOptions& options,
              double until)
-      : inputs(std::move(own)), lab(plan, inputs.tensors, candidates, options, until) {}
+      : inputs(std::move(own)), lab(plan, inputs.tensors, candidates, options, until, Heuristic::is_trusted) {}
   HostInputs inputs;
   Lab lab;
 };
@@ -270,18 +272,32 @@ std::vector<CandidateReport> reports_of(std::span<const ConfigBlock> candidates,
   return reports;
 }
 
-/// A candidate against the heuristic's config, interleaved. Why it is out; empty: it is not.
-std::string run_heat(size_t one, const MeasureOptions& options, TuningLab& lab, Comparison& comparison) {
-  bool failed = false;
-  const auto sampler = [&](size_t candidate) -> Sampler {
-    return [&, candidate] {
-      const double took = lab.sample(candidate);
-      failed = failed || took < 0;
-      return std::max(took, 1e-12);
-    };
-  };
-  comparison = compare(sampler(0), sampler(one), options);
-  return failed ? "it failed while it was timed" : "";
+/// The candidates against the heuristic's config, in rounds of a sample of each, every other round backwards, until all
+/// ratios of times are known well enough. One that failed has no samples.
+std::vector<Comparison> run_heat(std::span<const size_t> candidates, const MeasureOptions& options, TuningLab& lab) {
+  std::vector<size_t> runners = {0};
+  runners.insert(runners.end(), candidates.begin(), candidates.end());
+  std::vector<std::vector<double>> seconds(runners.size());
+  std::vector<bool> failed(runners.size());
+  std::vector<Comparison> results(candidates.size());
+  const double until = now_seconds() + options.max_seconds;
+  for (int64_t round = 0;; ++round) {
+    for (size_t turn = 0; turn < runners.size(); ++turn) {
+      const size_t n = round % 2 == 0 ? turn : runners.size() - 1 - turn;
+      if (failed[n]) continue;
+      const double took = lab.sample(runners[n]);
+      failed[n] = took < 0;
+      seconds[n].push_back(std::max(took, 1e-12));
+    }
+    if (failed[0]) return std::vector<Comparison>(candidates.size());
+    if (round + 1 < options.min_samples) continue;
+    bool is_known = true;
+    for (size_t n = 1; n < runners.size(); ++n) {
+      results[n - 1] = failed[n] ? Comparison() : comparison_of(seconds[0], seconds[n], options.confidence);
+      is_known = is_known && results[n - 1].ratio.spread() <= options.spread;
+    }
+    if (is_known || now_seconds() >= until) return results;
+  }
 }
 
 /// What the logarithm of a ratio of times is over places, and between what it is sure to be.
@@ -342,63 +358,67 @@ std::vector<Finalist> finalists_of(const SearchResult& found, double seconds) {
     return found.trials[a.at].quartile() < found.trials[b.at].quartile();
   });
   all.insert(all.begin(), {found.best});
-  // Each sample of either config comes after a run that is not timed.
-  const double heat = 4 * kHeatSamples * std::max(found.trials[0].median(), PlanLab::kSampleSeconds);
-  const double most = std::clamp(seconds / (kPlaces.least * heat), 1.0, 0.0 + kFinalists);
+  // Each sample comes after a run that is not timed.
+  const double heat = 2 * kHeatSamples * std::max(found.trials[0].median(), PlanLab::kSampleSeconds);
+  const double most = std::clamp(seconds / (kPlaces.least * heat) - 1, 1.0, 0.0 + kFinalists);
   all.resize(std::min(all.size(), static_cast<size_t>(most)));
   return all;
 }
 
-const Finalist& leader_of(std::span<const Finalist> finalists) {
-  return *std::min_element(finalists.begin(), finalists.end(),
-                           [](const Finalist& a, const Finalist& b) { return a.gain().middle < b.gain().middle; });
-}
+bool gains_more(const Finalist& a, const Finalist& b) { return a.gain().middle < b.gain().middle; }
 
-/// Leaves those that may still be the answer: they may win, and may be faster than the one that leads by what matters.
-void leave_out_beaten(std::vector<Finalist>& finalists) {
+/// Leaves `most` of those that may still be the answer, one at least while there is any: they may win, and may be
+/// faster than the one that leads by what matters.
+void leave_out_beaten(std::vector<Finalist>& finalists, size_t most) {
   std::erase_if(finalists, [](const Finalist& f) { return !f.may_win(); });
   if (finalists.empty()) return;
-  const Finalist leader = leader_of(finalists);
+  std::sort(finalists.begin(), finalists.end(), gains_more);
+  const Finalist leader = finalists.front();
   std::erase_if(finalists,
                 [&](const Finalist& f) { return f.at != leader.at && f.gain_over(leader).low > -kMargin / 2; });
+  finalists.resize(std::min(finalists.size(), std::max<size_t>(most, 1)), leader);
 }
 
-/// A finalist has to win in the mean over all places, beyond what they differ by: how much a config gains differs by
-/// some per cent between them, and a config serves the calls of all. There are more places for as long as it is open
-/// who wins. Of those that do, the one that wins by most is taken and checked again. Where none does, the report keeps
-/// the last one's worst heat.
+/// A finalist has to win over all places, beyond what they differ by: how much a config gains differs by some per cent
+/// between them, and a config serves the calls of all. There are more places, for ever fewer finalists, while it is
+/// open who wins. Of those that do, the one that wins by most is taken and checked again. Where none does, the report
+/// keeps the last one's worst heat.
 template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is asked for
 void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces places, LabIn&& lab_in,
                     TuneReport& report) {
   const auto rejected = [&](const Finalist& f) -> std::string& { return report.candidates[f.at].rejected; };
   // One place has to tell by itself; of several none needs to know more than what they differ by.
-  MeasureOptions heats = places.most == 1
-                             ? MeasureOptions{.spread = kMargin / 4, .confidence = 0.99}
-                             : MeasureOptions{.spread = kMargin, .min_samples = kHeatSamples, .confidence = 0.99};
+  MeasureOptions heat = places.most == 1
+                            ? MeasureOptions{.spread = kMargin / 4, .confidence = 0.99}
+                            : MeasureOptions{.spread = kMargin, .min_samples = kHeatSamples, .confidence = 0.99};
   Lab* lab = nullptr;
   for (int place = 0; place < places.most; ++place) {
     if (place >= places.least) {
-      leave_out_beaten(finalists);
+      leave_out_beaten(finalists, kFinalists >> (1 + (place - places.least) / kHalving));
       if (now_seconds() >= until || (finalists.size() == 1 && finalists.front().wins())) break;
     }
     if (finalists.empty()) break;
     lab = &lab_in(place);
     const std::string why = lab->begin();
-    size_t heats_to_come = finalists.size() * static_cast<size_t>(places.most - place);
-    std::erase_if(finalists, [&](Finalist& f) {
+    std::erase_if(finalists, [&](const Finalist& f) {
       rejected(f) = why.empty() ? lab->lab().admit(f.at) : why;
-      heats.max_seconds = (until - now_seconds()) / static_cast<double>(heats_to_come--);
-      Comparison heat;
-      if (rejected(f).empty()) rejected(f) = run_heat(f.at, heats, lab->lab(), heat);
-      if (!rejected(f).empty()) return true;
-      f.heats.push_back(heat);
-      report.comparison = f.worst();
-      return false;
+      return !rejected(f).empty();
     });
+    std::vector<size_t> candidates;
+    for (const Finalist& f : finalists) candidates.push_back(f.at);
+    heat.max_seconds = (until - now_seconds()) / (places.most - place);
+    const std::vector<Comparison> results = run_heat(candidates, heat, lab->lab());
+    for (size_t n = 0; n < finalists.size(); ++n) finalists[n].heats.push_back(results[n]);
+    std::erase_if(finalists, [&](const Finalist& f) {
+      const bool has_failed = f.heats.back().ratio.num_samples == 0;
+      if (has_failed) rejected(f) = "it failed while it was timed";
+      return has_failed;
+    });
+    if (!finalists.empty()) report.comparison = finalists.back().worst();
   }
   std::erase_if(finalists, [](const Finalist& f) { return !f.wins(); });
   if (finalists.empty()) return;
-  const Finalist best = leader_of(finalists);
+  const Finalist best = *std::min_element(finalists.begin(), finalists.end(), gains_more);
   report.comparison = best.worst();
   for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab->lab().admit(best.at);
   report.faster = rejected(best).empty();

@@ -34,13 +34,14 @@ const KernelInfo* reference_for(const Plan& plan) {
 }  // namespace
 
 PlanLab::PlanLab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates,
-                 double until)
+                 double until, Heuristic heuristic)
     : plan_(plan),
       inputs_(inputs),
       candidates_(candidates),
       entries_(candidates.size()),
       proving_(plan, inputs),
       until_(until),
+      heuristic_(heuristic),
       compilers_(std::max(1u, std::thread::hardware_concurrency())),
       compiled_(candidates.size()) {}
 
@@ -48,7 +49,7 @@ std::string PlanLab::begin() {
   if (std::string why = made(0); !why.empty()) return why;
   if (std::string why = proving_.run(*entries_[0].plan); !why.empty()) return why;
   expected_ = proving_.results();
-  return differs_from_reference();
+  return heuristic_ == Heuristic::is_trusted ? "" : differs_from_reference();
 }
 
 std::string PlanLab::differs_from_reference() {

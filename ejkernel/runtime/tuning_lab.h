@@ -16,6 +16,9 @@
 
 namespace ejk {
 
+/// Whether what the heuristic's config computes is compared with the reference's, where that takes little time.
+enum class Heuristic { is_checked, is_trusted };
+
 /// Tries configs of a plan's kernel on the plan's problem. On the host a sample is runs on data that stay in the
 /// caches; on a GPU at least 2 ms of runs each of which finds its data in memory.
 class PlanLab : public TuningLab {
@@ -23,10 +26,10 @@ class PlanLab : public TuningLab {
   static constexpr double kSampleSeconds = 100e-6;  ///< what one takes on the host, at least
   /// `inputs` have data on the plan's device; the first candidate is the heuristic's config. All three outlive the lab.
   /// Time is up when now_seconds() is `until`.
-  PlanLab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates, double until);
+  PlanLab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates, double until,
+          Heuristic heuristic = Heuristic::is_checked);
 
-  /// Computes what candidates are compared with: the heuristic's results, which are compared with the reference's where
-  /// that takes little time.
+  /// Computes what candidates are compared with: the heuristic's results.
   std::string begin() override;
   /// Compiles the candidate in a thread of its own, where there is something to compile.
   void expect(size_t candidate) override;
@@ -54,6 +57,7 @@ class PlanLab : public TuningLab {
   Sampler device_sampler_;  ///< of the candidate below
   size_t sampled_ = 0;
   double until_;
+  Heuristic heuristic_;
   std::counting_semaphore<> compilers_;             ///< as many at a time as the machine has cores
   std::vector<std::future<std::string>> compiled_;  ///< last: waited for before the rest goes
 };
