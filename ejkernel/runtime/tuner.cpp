@@ -336,9 +336,19 @@ struct Finalist {
   }
   bool wins() const { return gain().high < -kMargin; }
   bool may_win() const { return gain().low < -kMargin; }
-  const Comparison& worst() const {
-    return *std::max_element(heats.begin(), heats.end(),
-                             [](const Comparison& a, const Comparison& b) { return a.ratio.high < b.ratio.high; });
+  /// As it is told of: times are medians over places, the ratio is what is known of the gain.
+  Comparison comparison() const {
+    if (heats.size() == 1) return heats.front();
+    std::vector<double> a, b;
+    int64_t num_samples = 0;
+    for (const Comparison& heat : heats) {
+      a.push_back(heat.a.median);
+      b.push_back(heat.b.median);
+      num_samples += heat.ratio.num_samples;
+    }
+    Comparison all = comparison_of(a, b, 0.95);
+    all.ratio = {std::exp(gain().middle), std::exp(gain().low), std::exp(gain().high), num_samples};
+    return all;
   }
 
  private:
@@ -382,7 +392,7 @@ void leave_out_beaten(std::vector<Finalist>& finalists, size_t most) {
 /// A finalist has to win over all places, beyond what they differ by: how much a config gains differs by some per cent
 /// between them, and a config serves the calls of all. There are more places, for ever fewer finalists, while it is
 /// open who wins. Of those that do, the one that wins by most is taken and checked again. Where none does, the report
-/// keeps the last one's worst heat.
+/// is of the one that came next.
 template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is asked for
 void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces places, LabIn&& lab_in,
                     TuneReport& report) {
@@ -414,12 +424,12 @@ void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces pla
       if (has_failed) rejected(f) = "it failed while it was timed";
       return has_failed;
     });
-    if (!finalists.empty()) report.comparison = finalists.back().worst();
+    if (!finalists.empty()) report.comparison = finalists.front().comparison();
   }
   std::erase_if(finalists, [](const Finalist& f) { return !f.wins(); });
   if (finalists.empty()) return;
   const Finalist best = *std::min_element(finalists.begin(), finalists.end(), gains_more);
-  report.comparison = best.worst();
+  report.comparison = best.comparison();
   for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab->lab().admit(best.at);
   report.faster = rejected(best).empty();
   if (report.faster) report.best = report.candidates[best.at].config;

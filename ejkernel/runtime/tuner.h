@@ -43,7 +43,7 @@ struct TuneReport {
   std::vector<CandidateReport> candidates;  ///< the heuristic's config first
   ConfigBlock best;                         ///< the heuristic's where nothing is faster beyond the noise
   bool faster = false;                      ///< `best` is another one than the heuristic's
-  Comparison comparison;                    ///< the heuristic's config, then the fastest other: in its worst heat
+  Comparison comparison;                    ///< the heuristic's config, then the fastest other: over places
   int64_t batch = 0;                        ///< of the smaller call that was tried; 0: it was the plan's own
   std::string transferred_from = {};        ///< the near problem whose config was tried first; empty: none
   bool complete = true;                     ///< false: the budget ended the search
