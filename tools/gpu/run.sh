@@ -18,7 +18,8 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
   cpu         the machine's own processor: its matrix unit (AMX) where it has one, flash_attention's CPU kernels checked on
               bf16, and timed in each arithmetic (ARGS: more of ejk bench's)
   sweep       every config of the forward kernel in every cell, for its heuristic (ARGS: cuda_attention.py's)
-  tune        the calls of grids/*.jsonl, on the device and on this machine's processor: what configs win, by how much
+  tune        the calls of grids/*.jsonl and other operations' named problems, on the device and on this machine's
+              processor: what configs win, by how much
               (ARGS: more of ejk tune's), and an archive of them for tables/
 
 Without parts: doctor tests check bench peers table sanitizer. Every part writes DIR/PART.log and the records it makes to DIR; one that fails
@@ -113,6 +114,11 @@ part_tune() {
     name=$(basename "$grid" .jsonl)
     header "ejk tune --recorded grids/$name.jsonl --budget 10 --json $*" >"$out/tuned_$name.jsonl"
     "$ejk" tune --recorded "$grid" --budget 10 --json "$@" >>"$out/tuned_$name.jsonl" || failed=1
+  done
+  for name in page_attention ragged_decode_attention ragged_page_attention ragged_page_attention_v3 \
+    {,transposed_}grouped_matmul grouped_matmul_backward {rnn,{recurrent,gla,lightning}_attention}{,_backward}; do
+    header "ejk tune $name --budget 2 --json" >>"$out/tuned_cpu_named.jsonl"
+    "$ejk" tune "$name" --budget 2 --json >>"$out/tuned_cpu_named.jsonl" || failed=1
   done
   for name in mean_pooling mean_pooling_backward; do
     header "ejk tune $name --device cuda --budget 10" >>"$out/tuned_cuda_mean_pooling.txt"
