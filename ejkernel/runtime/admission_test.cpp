@@ -65,42 +65,44 @@ TEST(Admission, of_a_gpu_results_are_compared_where_the_host_can_read_them) {
   EXPECT_TRUE(proving.equals(expected));
 }
 
-TEST(Admission, subnormal_numbers_need_not_agree_in_digits_that_they_have_not) {
-  const KernelRegistry::Batch batch((register_toys(), KernelRegistry::instance()));
-  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyTunable>(), 10000);
-  ToyTunable::by_default = {};
-  Array x = Array::zeros(DType::f32, {2, 4});
-  for (int64_t n = 0; n < x.num_elements(); ++n) set(x, n, 0x1p-120);
-  const auto tensors = to_array(Toy::Inputs{.x = x});
-  const auto plan_with = [&](double scale) {
-    return plan<Toy>({.x = x}, {.scale = scale, .shift = 0}, {.kernel = "tunable"});
-  };
-  const Plan seventeen = plan_with(17 * 0x1p-29), sixteen = plan_with(16 * 0x1p-29), larger = plan_with(0x1p-10);
-  Proving proving(seventeen, tensors);
-  EXPECT_EQ(proving.run(seventeen), "");
-  const std::vector<Array> expected = proving.results();
-  EXPECT_EQ(proving.run(sixteen), "");
-  EXPECT_EQ(proving.differs_from(expected), "");
-  EXPECT_EQ(proving.run(larger), "");
-  EXPECT_NE(proving.differs_from(expected), "");
+/// Runs of the toy on an input of eight numbers.
+class AdmissionOfToys : public ::testing::Test {
+ protected:
+  AdmissionOfToys() {
+    KernelRegistry::instance().add("toy", make_kernel<Toy, ToyTunable>(), 10000);
+    ToyTunable::by_default = {};
+  }
+  Plan plan_with(double scale, double shift) const {
+    return plan<Toy>({.x = x_}, {.scale = scale, .shift = shift}, {.kernel = "tunable"});
+  }
+  /// What is said of the second plan's results beside the first one's.
+  std::string difference(const Plan& first, const Plan& second) const {
+    const auto tensors = to_array(Toy::Inputs{.x = x_});
+    Proving proving(first, tensors);
+    EXPECT_EQ(proving.run(first), "");
+    const std::vector<Array> expected = proving.results();
+    EXPECT_EQ(proving.run(second), "");
+    return proving.differs_from(expected);
+  }
+
+  Array x_ = Array::zeros(DType::f32, {2, 4});
+
+ private:
+  const KernelRegistry::Batch batch_{(register_toys(), KernelRegistry::instance())};
+};
+
+TEST_F(AdmissionOfToys, subnormal_numbers_need_not_agree_in_digits_that_they_have_not) {
+  for (int64_t n = 0; n < 8; ++n) set(x_, n, 0x1p-120);
+  const Plan seventeen = plan_with(17 * 0x1p-29, 0);
+  EXPECT_EQ(difference(seventeen, plan_with(16 * 0x1p-29, 0)), "");
+  EXPECT_NE(difference(seventeen, plan_with(0x1p-10, 0)), "");
 }
 
-TEST(Admission, nothing_is_near_an_infinity_but_itself) {
-  const KernelRegistry::Batch batch((register_toys(), KernelRegistry::instance()));
-  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyTunable>(), 10000);
-  ToyTunable::by_default = {};
-  Array x = Array::zeros(DType::f32, {2, 4});
-  set(x, 3, std::numeric_limits<double>::infinity());
-  const Toy::Inputs inputs{.x = x};
-  const Plan up = plan<Toy>(inputs, {.scale = 2, .shift = 1}, {.kernel = "tunable"});
-  const Plan down = plan<Toy>(inputs, {.scale = -2, .shift = 1}, {.kernel = "tunable"});
-  const auto tensors = to_array(inputs);
-  Proving proving(up, tensors);
-  EXPECT_EQ(proving.run(up), "");
-  const std::vector<Array> expected = proving.results();
-  EXPECT_EQ(proving.differs_from(expected), "");
-  EXPECT_EQ(proving.run(down), "");
-  EXPECT_EQ(proving.differs_from(expected), "it is wrong: element 3 of output 0 is -inf, not inf");
+TEST_F(AdmissionOfToys, nothing_is_near_an_infinity_but_itself) {
+  set(x_, 3, std::numeric_limits<double>::infinity());
+  const Plan up = plan_with(2, 1);
+  EXPECT_EQ(difference(up, up), "");
+  EXPECT_EQ(difference(up, plan_with(-2, 1)), "it is wrong: element 3 of output 0 is -inf, not inf");
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
   cpu         the machine's own processor: its matrix unit (AMX) where it has one, flash_attention's CPU kernels checked on
               bf16, and timed in each arithmetic (ARGS: more of ejk bench's)
   sweep       every config of the forward kernel in every cell, for its heuristic (ARGS: cuda_attention.py's)
-  tune        the calls of grids/*.jsonl and other operations' named problems, on the device and on this machine's
-              processor: what configs win, by how much
-              (ARGS: more of ejk tune's), and an archive of them for tables/
+  tune        the calls of grids/*.jsonl, on the device and on this machine's processor, and on that the named problems
+              of other operations: what configs win, by how much (ARGS: more of ejk tune's, for the grids), and an archive
+              of them for tables/
 
 Without parts: doctor tests check bench peers table sanitizer. Every part writes DIR/PART.log and the records it makes to DIR; one that fails
 does not keep the others from running, and the exit code says that one did. ARGS go to the only part that is named.
