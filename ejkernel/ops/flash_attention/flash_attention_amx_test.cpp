@@ -10,6 +10,7 @@
 
 #include "ejkernel/ejkernel.h"
 #include "ejkernel/ops/flash_attention/attention_cpu_internal.h"
+#include "ejkernel/ops/flash_attention/flash_attention_cases.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/simd_target.h"
 #include "ejkernel/testing/allocation_counter.h"
@@ -234,6 +235,22 @@ TEST(AttentionOnMatrixUnit, tiny_tensors_are_widened) {
   EXPECT_TRUE(same_bits(results.out, call.forward(wide).out));
   EXPECT_TRUE(same_bits(call.backward(results, on_unit).value, call.backward(results, wide).value));
   EXPECT_EQ(unit.num_products(), 0);
+}
+
+/// Later panels of a tile see none of a block's first keys: their weights meet the values from there on.
+TEST(AttentionOnMatrixUnit, values_begin_where_a_panels_keys_do) {
+  const ScopedEmulatedMatrixUnit unit;
+  const TestOperation& tests = find_test_operation("flash_attention");
+  const Problem problem = make_attention_problem(
+      {.q_len = 128, .kv_len = 128, .head_dim = 16, .params = {.sliding_window = {8, 0}}, .seed = 1});
+  const ConfigValues config = {{"block_q", 128}, {"block_k", 128}, {"bf16_dot", 2}};
+  for (const Kernel& kernel : kernels_of(*tests.declaration)) {
+    if (kernel->name != "cpu") continue;
+    const Verdict verdict = check_kernel(problem, tests.oracle(problem, 1e6), kernel, {.seed = 1, .config = config});
+    EXPECT_TRUE(verdict.supported) << verdict.declined;
+    EXPECT_EQ(report(problem, kernel, verdict), "");
+  }
+  EXPECT_GT(unit.num_products(), 0);
 }
 
 TEST(AttentionOnMatrixUnit, results_do_not_depend_on_the_number_of_threads) {
