@@ -65,12 +65,14 @@ function(ejk_harness_sources variable)
   set(${variable} ${files} ${given} PARENT_SCOPE)
 endfunction()
 
-# ejk_test_sources(VARIABLE FOLDER...): every *_test.cpp under ejkernel/FOLDER but those that need a GPU.
+# ejk_test_sources(VARIABLE FOLDER...): every *_test.cpp under ejkernel/FOLDER that EJK_TEST_FILES takes, but those that
+# need a GPU.
 function(ejk_test_sources variable)
   set(globs ${ARGN})
   list(TRANSFORM globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/ejkernel/\\1/*_test.cpp")
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${globs})
   list(FILTER files EXCLUDE REGEX "_device_test\\.cpp$")
+  list(FILTER files INCLUDE REGEX "${EJK_TEST_FILES}")
   set(${variable} ${files} PARENT_SCOPE)
 endfunction()
 

@@ -212,7 +212,7 @@ Rows rows_of_programs() {
        "Host sanitizers",
        "tests under address, undefined-behaviour and thread sanitizers",
        300,
-       {"CMakePresets.json", "cmake", "ejkernel", "examples/minilm", "tools/ejk/call_*", "tools/ejk/cases.*",
+       {"CMakeLists.txt", "CMakePresets.json", "cmake", "ejkernel", "tools/ejk/call_*", "tools/ejk/cases.*",
         "tools/ejk/options.*", "tools/fuzz", kProducer}},
       {"T-50",
        "Supply chain",

@@ -154,12 +154,14 @@ std::pair<int64_t, int64_t> ctest(const fs::path& build) {
   return {tests, std::stoll(failed[1])};
 }
 
-/// What a preset's ctest leaves out, from its configuration.
-std::string left_out_by(const fs::path& build) {
+/// Which tests a preset builds and what its ctest leaves out of them, from its configuration.
+std::string tests_of(const fs::path& build) {
   const std::string cache = read_all(build / "CMakeCache.txt");
-  std::smatch filter;
+  std::smatch files, filter;
+  std::regex_search(cache, files, std::regex("EJK_TEST_FILES:STRING=(.*)"));
   std::regex_search(cache, filter, std::regex("EJK_TEST_FILTER:STRING=-?(.*)"));
-  return filter[1].str() + " and those labelled long";
+  return fmt::format("builds the test files that match {} and leaves out {} and those labelled long", files[1].str(),
+                     filter[1].str());
 }
 
 }  // namespace
@@ -198,7 +200,7 @@ RowResult host_sanitizers(const RowRequest&) {
     result.n += tests;
     result.failures += failed;
     result.figures[std::string(preset) + "_tests"] = static_cast<double>(tests);
-    result.notes.push_back(fmt::format("{} leaves out {}", preset, left_out_by(build)));
+    result.notes.push_back(fmt::format("{} {}", preset, tests_of(build)));
   }
   return result;
 }
