@@ -1,6 +1,7 @@
-// Forward attention on Hopper. One warpgroup loads tiles by TMA, the others compute: each owns 64 query rows and walks
-// the keys from the last visible block to the first. While the matrix units work on the scores of the next block and on
-// P V of this one, the warpgroup's other units work on the softmax between them:
+// Forward attention on Hopper. One thread walks the block's tiles and loads them by TMA; the other warpgroups learn
+// from it which tile there is, and compute: each owns 64 query rows and walks the keys from the last visible block to
+// the first. While the matrix units work on the scores of the next block and on P V of this one, the warpgroup's other
+// units work on the softmax between them:
 //
 //     S = Q K^T         of block n - 1, started first
 //     O = O + P V       of block n, started behind it
@@ -22,7 +23,13 @@ namespace ejk {
 
 using namespace cuda;
 
+/// What the loader says of a tile, beside its queries.
+struct __align__(16) FlashForwardTile : FlashTile {
+  int blocks;  ///< of keys that some row of the tile sees; 0: there are no more tiles
+};
+
 struct FlashForwardBarriers {
+  FlashForwardTile tiles[FlashForwardMemory::kMostQueryStages];
   Mbarrier query_full[FlashForwardMemory::kMostQueryStages], query_empty[FlashForwardMemory::kMostQueryStages];
   Mbarrier key_full[FlashForwardMemory::kMostStages], key_empty[FlashForwardMemory::kMostStages];
   Mbarrier value_full[FlashForwardMemory::kMostStages], value_empty[FlashForwardMemory::kMostStages];
@@ -40,29 +47,14 @@ struct FlashForwardBarriers {
 };
 static_assert(sizeof(FlashForwardBarriers) <= FlashForwardMemory::kBarrierBytes);
 
-/// The block's tiles, one after the other. Every role walks them for itself.
-template <FlashForwardVariant kVariant, FlashForwardShape kShape>
-struct FlashForwardTiles {
-  const FlashSchedule& schedule;
-  int round = 0;
-  FlashTile tile = {};
-  int blocks = 0;  ///< of keys that some row of the tile sees
-
-  EJK_DEVICE bool next() {
-    if (!schedule.tile<kVariant.causal>(round++, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), tile))
-      return false;
-    blocks = schedule.num_blocks<kShape.rows, kShape.keys, kVariant.causal>(tile.first_row);
-    return true;
-  }
-};
-
 // ---- loading ----
 
 template <FlashForwardVariant kVariant, FlashForwardShape kShape>
 EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, FlashForwardBarriers& barriers) {
   RingPosition q, k, v;
-  const auto load_query = [&](const FlashTile& tile) {
+  const auto load_query = [&](const FlashForwardTile& tile) {
     barriers.query_empty[q.stage].wait(q.parity ^ 1);
+    barriers.tiles[q.stage] = tile;
     barriers.query_full[q.stage].arrive_expecting(kShape.query_bytes);
     load_tile(memory + FlashForwardMemory::kBarrierBytes + q.stage * kShape.query_bytes, args.query,
               barriers.query_full[q.stage], 0, tile.first_row, 0, tile.head, tile.batch);
@@ -84,22 +76,24 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
   };
 
   // Values lag one block behind keys, also across tiles: the next tile's first product waits for nothing.
-  FlashForwardTiles<kVariant, kShape> tiles{args.schedule};
-  FlashTile previous;
-  bool owes_value = false;
-  while (tiles.next()) {
-    load_key(tiles.tile, tiles.blocks - 1);
-    load_query(tiles.tile);
-    if (owes_value) load_value(previous, 0);
+  FlashForwardTile tile = {}, owing = {};
+  int owed = -1;  // the block of values that `owing` still needs
+  const int block = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
+  for (int round = 0; args.schedule.tile<kVariant.causal>(round, block, num_blocks, tile); ++round) {
+    tile.blocks = args.schedule.num_blocks<kShape.rows, kShape.keys, kVariant.causal>(tile.first_row);
 #pragma unroll 1
-    for (int n = tiles.blocks - 2; n >= 0; --n) {
-      load_key(tiles.tile, n);
-      load_value(tiles.tile, n + 1);
+    for (int n = tile.blocks - 1; n >= 0; --n) {
+      load_key(tile, n);
+      if (n == tile.blocks - 1) load_query(tile);
+      if (owed >= 0) load_value(owing, owed);
+      owing = tile;
+      owed = n;
     }
-    previous = tiles.tile;
-    owes_value = true;
   }
-  if (owes_value) load_value(previous, 0);
+  if (owed >= 0) load_value(owing, owed);
+  barriers.query_empty[q.stage].wait(q.parity ^ 1);
+  barriers.tiles[q.stage].blocks = 0;
+  barriers.query_full[q.stage].arrive();
 }
 
 // ---- computing ----
@@ -107,7 +101,6 @@ EJK_DEVICE void load_tiles(const FlashForwardArguments& args, char* memory, Flas
 template <FlashForwardVariant kVariant, FlashForwardCode kCode>
 struct FlashForwardConsumer {
   static constexpr FlashForwardShape kShape{kVariant, kCode};
-  using Tiles = FlashForwardTiles<kVariant, kShape>;
   static constexpr int kScores = kShape.keys / 2, kOutputs = kShape.dim / 2;  // accumulators of one thread
 
   const FlashForwardArguments& args;
@@ -251,10 +244,10 @@ struct FlashForwardConsumer {
     }
   }
 
-  EJK_DEVICE int own_blocks(const Tiles& tiles) const {
-    if (!kShape.has_small_blocks || !args.memory.passes_blocks || first_row(tiles.tile) >= args.schedule.q_len)
-      return tiles.blocks;
-    return args.schedule.num_blocks<64, kShape.keys, kVariant.causal>(first_row(tiles.tile));
+  EJK_DEVICE int own_blocks(const FlashForwardTile& tile) const {
+    if (!kShape.has_small_blocks || !args.memory.passes_blocks || first_row(tile) >= args.schedule.q_len)
+      return tile.blocks;
+    return args.schedule.num_blocks<64, kShape.keys, kVariant.causal>(first_row(tile));
   }
   EJK_DEVICE int first_row(const FlashTile& tile) const { return tile.first_row + 64 * consumer; }
   /// The first of the thread's two rows; the second lies 8 below.
@@ -262,14 +255,13 @@ struct FlashForwardConsumer {
     return first_row(tile) + thread_in_warpgroup() / 32 * 16 + lane_index() / 4;
   }
 
-  EJK_DEVICE void compute(const Tiles& tiles) {
-    const int row = row_of(tiles.tile);
-    const int whole_blocks = args.schedule.num_whole_blocks<kShape.keys, kVariant.causal>(first_row(tiles.tile));
+  EJK_DEVICE void compute(const FlashForwardTile& tile) {
+    const int row = row_of(tile);
+    const int whole_blocks = args.schedule.num_whole_blocks<kShape.keys, kVariant.causal>(first_row(tile));
     queries = k_major_operand(memory + FlashForwardMemory::kBarrierBytes) +
               (q.stage * kShape.query_bytes + consumer * 64 * 128);
-    int n = own_blocks(tiles);
-    pass_blocks(tiles.blocks - n);
-    barriers.query_full[q.stage].wait(q.parity);
+    int n = own_blocks(tile);
+    pass_blocks(tile.blocks - n);
     rows[0].clear();
     rows[1].clear();
 
@@ -295,12 +287,19 @@ struct FlashForwardConsumer {
     wait_products<0>();
     pin(outputs);
     release_values();
-    store(tiles.tile);
+    store(tile);
   }
 
   EJK_DEVICE void run() {
-    Tiles tiles{args.schedule};
-    for (bool more = tiles.next(); more; more = tiles.next()) compute(tiles);
+    for (;;) {
+      barriers.query_full[q.stage].wait(q.parity);
+      FlashForwardTile tile = barriers.tiles[q.stage];
+      // The same in every thread, and this way the compiler knows it: otherwise each operand's address costs moves.
+      tile.first_row = __reduce_max_sync(0xffffffffu, tile.first_row);
+      tile.blocks = __reduce_max_sync(0xffffffffu, tile.blocks);
+      if (tile.blocks == 0) return;
+      compute(tile);
+    }
   }
 
   EJK_DEVICE void store(const FlashTile& tile) {
