@@ -330,6 +330,7 @@ class Chooser {
     if (!policy.autotune) return "not allowed by policy";
     const double left = environment::autotune_total_seconds() - tuning_seconds.load();
     if (left <= 0) return "the process's budget is spent";
+    if (writes_nothing(outputs_)) return "the call writes nothing";
     const size_t count = kernel.candidates(view_, device_).size();
     if (count < 2) return "there is one candidate";
     if (is_captured()) {

@@ -477,6 +477,7 @@ std::vector<ConfigBlock> tuning_candidates(const Plan& plan) {
   std::vector<Tensor> outputs;
   const CallView view = view_of(plan, outputs);
   std::vector<ConfigBlock> all = {heuristic_that_fits(kernel, view, calibrated_properties(device.device))};
+  if (writes_nothing(outputs)) return all;
   std::vector<ConfigValues> seen = {config_values(kernel, all.front())};
   for (const ConfigBlock& candidate : kernel.candidates(view, device)) {
     ConfigValues values = config_values(kernel, candidate);
@@ -488,6 +489,11 @@ std::vector<ConfigBlock> tuning_candidates(const Plan& plan) {
 }
 
 bool is_tunable(const Plan& plan) { return tuning_candidates(plan).size() > 1; }
+
+bool writes_nothing(std::span<const Tensor> outputs) {
+  return std::all_of(outputs.begin(), outputs.end(),
+                     [](const Tensor& output) { return !output.present() || output.num_elements() == 0; });
+}
 
 TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Tensor> given) {
   const std::string_view op = plan.operation().name;

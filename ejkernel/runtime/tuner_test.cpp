@@ -258,6 +258,16 @@ TEST_F(Tuner, real_data_is_used_when_given) {
   EXPECT_TRUE(tune_until_faster({.budget_seconds = 1}, inputs).faster);
 }
 
+/// The reference would walk the 2^44 heads one by one.
+TEST_F(Tuner, a_call_that_writes_nothing_is_nothing_to_tune) {
+  const Tensor query(nullptr, DType::f32, {1, 0, int64_t{1} << 44, 8}), keys(nullptr, DType::f32, {1, 5, 4, 8});
+  const double before = seconds_spent_tuning();
+  const auto planned = plan<FlashAttention>({.query = query, .key = keys, .value = keys}, {}, {.policy = Policy{}});
+  EXPECT_EQ(planned.choice().tier, Tier::heuristics);
+  EXPECT_EQ(seconds_spent_tuning(), before);
+  EXPECT_FALSE(is_tunable(planned));
+}
+
 // ---- tier 5 ----
 
 /// Notes which data it meets.
