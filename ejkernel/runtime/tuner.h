@@ -61,8 +61,8 @@ struct TuneReport {
 /// GPU in the program `ejk`, which is looked for beside this program and beside the library. There they get a copy of
 /// the inputs, are compiled beside each other, and find their data in memory, not in a cache.
 ///
-/// Unsupported for a kernel with one candidate, for a call that writes nothing, for inputs that cannot be made small enough, when the heuristic's
-/// config itself fails, and on a GPU without `ejk`.
+/// Unsupported for a kernel with one candidate, for a call that writes nothing, for inputs that cannot be made small
+/// enough, when the heuristic's config itself fails, and on a GPU without `ejk`.
 EJK_API TuneReport tune(const Plan& plan, const TuneOptions& options = {}, std::span<const Tensor> inputs = {});
 
 /// The heuristic's config, then all other candidates of the plan's kernel. `tune` leaves out those that the cost model
@@ -70,8 +70,8 @@ EJK_API TuneReport tune(const Plan& plan, const TuneOptions& options = {}, std::
 EJK_API std::vector<ConfigBlock> tuning_candidates(const Plan& plan);
 /// Whether there is anything to choose for this call.
 EJK_API bool is_tunable(const Plan& plan);
-/// Whether no output has an element: every config is as right and as fast then, and a reference may walk extents that lie
-/// beside a 0 for as long as they are.
+/// Whether no output has an element: every config is as right and as fast then, and a reference may walk extents that
+/// lie beside a 0 for as long as they are.
 bool writes_nothing(std::span<const Tensor> outputs);
 
 }  // namespace ejk

@@ -290,16 +290,23 @@ struct FlashForwardConsumer {
     store(tile);
   }
 
+  /// The tile whose queries the loader brings next. The lane that releases its stage reads it. The maximum over the
+  /// warp is that lane's number, for none is negative, and the compiler knows it to be the same in every thread:
+  /// otherwise each operand's address costs a move.
+  EJK_DEVICE FlashForwardTile next_tile() const {
+    barriers.query_full[q.stage].wait(q.parity);
+    FlashForwardTile tile = {};
+    if (lane_index() == 0) tile = barriers.tiles[q.stage];
+    constexpr uint32 kAll = 0xffffffffu;
+    tile.batch = __reduce_max_sync(kAll, tile.batch);
+    tile.head = __reduce_max_sync(kAll, tile.head);
+    tile.first_row = __reduce_max_sync(kAll, tile.first_row);
+    tile.blocks = __reduce_max_sync(kAll, tile.blocks);
+    return tile;
+  }
+
   EJK_DEVICE void run() {
-    for (;;) {
-      barriers.query_full[q.stage].wait(q.parity);
-      FlashForwardTile tile = barriers.tiles[q.stage];
-      // The same in every thread, and this way the compiler knows it: otherwise each operand's address costs moves.
-      tile.first_row = __reduce_max_sync(0xffffffffu, tile.first_row);
-      tile.blocks = __reduce_max_sync(0xffffffffu, tile.blocks);
-      if (tile.blocks == 0) return;
-      compute(tile);
-    }
+    for (FlashForwardTile tile = next_tile(); tile.blocks > 0; tile = next_tile()) compute(tile);
   }
 
   EJK_DEVICE void store(const FlashTile& tile) {
