@@ -37,7 +37,7 @@ struct FlashAttentionSm90 {
   static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties&) {
     const int64_t dim = call.inputs.query.shape[3], kv_len = call.inputs.key.shape[1];
     if (dim == 256) return {2, 64, 2, true};
-    if (dim == 128) return {2, 128, 2, !call.params.causal};
+    if (dim == 128) return {2, 128, 2, !call.params.causal && kv_len < 2048};
     if (call.params.causal) return {4, 64, 6, false};
     return kv_len < 2048 ? Config{4, 64, 4, true} : Config{3, 128, 2, true};
   }
