@@ -66,13 +66,13 @@ function(ejk_harness_sources variable)
 endfunction()
 
 # ejk_test_sources(VARIABLE FOLDER...): every *_test.cpp under ejkernel/FOLDER that EJK_TEST_FILES takes, but those that
-# need a GPU.
+# need a GPU; always the two that set up the program itself.
 function(ejk_test_sources variable)
   set(globs ${ARGN})
   list(TRANSFORM globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/ejkernel/\\1/*_test.cpp")
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${globs})
   list(FILTER files EXCLUDE REGEX "_device_test\\.cpp$")
-  list(FILTER files INCLUDE REGEX "${EJK_TEST_FILES}")
+  list(FILTER files INCLUDE REGEX "${EJK_TEST_FILES}|/testing/(policy|allocation_counter)_test")
   set(${variable} ${files} PARENT_SCOPE)
 endfunction()
 
@@ -114,6 +114,22 @@ function(ejk_compile_quickly program)
   if(NOT CMAKE_CROSSCOMPILING)
     target_compile_options(${program} PRIVATE $<$<CONFIG:Debug>:-O0>)
   endif()
+endfunction()
+
+# ejk_compile_around_loops(TARGET): what a sanitizer build spends on all but kernels, references, oracles and what those and
+# the harness do for each element: no -O1, and the standard's headers once. That every file includes what it uses is for the
+# other builds to say.
+function(ejk_compile_around_loops target)
+  if(NOT EJK_SANITIZE)
+    return()
+  endif()
+  get_target_property(loops ${target} SOURCES)
+  list(FILTER loops INCLUDE REGEX "/platform/cpu/|_(cpu|kernels|reference|oracle|problem)[^/]*\\.cpp|/core/(dtype|tensor)|/testing/(emulated_tiles|judge|mirror|problem)")
+  set_source_files_properties(${loops} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
+  target_compile_options(${target} PRIVATE -O0)
+  target_precompile_headers(${target} PRIVATE <algorithm> <array> <atomic> <cmath> <functional> <memory> <mutex> <numeric>
+                            <optional> <ostream> <span> <string> <string_view> <unordered_map> <utility> <variant> <vector>
+                            <fmt/format.h>)
 endfunction()
 
 # ejk_test_plugins(PROGRAM FOLDER): every .cpp in it is a plug-in of its own, build/<preset>/plugins/<name>.so.
