@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -48,18 +47,23 @@ TEST(Timer, the_interval_holds_the_median_as_often_as_it_says_whatever_the_tail)
 }
 
 TEST(Timer, a_sampler_repeats_short_work_and_counts_its_runs) {
-  int64_t last = -1;
-  const Sampler sample = make_sampler([&](int64_t i) {
-    EXPECT_EQ(i, last + 1);
-    last = i;
-  });
-  const int64_t warm = last;
-  EXPECT_GE(warm, 0);
-  double least = sample();
-  EXPECT_GT(last - warm, 1);  // an empty run takes nanoseconds, a sample 50 microseconds
-  for (int i = 0; i < 20; ++i) least = std::min(least, sample());
-  EXPECT_GT(least, 0);
-  EXPECT_LT(least, 5e-6);
+  // An empty run takes nanoseconds, a sample 50 microseconds. An interruption while a sampler looks how long its work
+  // takes may fool it, but not one sampler after the other.
+  bool repeats = false;
+  for (int trial = 0; trial < 100 && !repeats; ++trial) {
+    int64_t last = -1;
+    const Sampler sample = make_sampler([&](int64_t i) {
+      EXPECT_EQ(i, last + 1);
+      last = i;
+    });
+    const int64_t warm = last;
+    EXPECT_GE(warm, 0);
+    const double began = now_seconds(), seconds = sample();
+    EXPECT_GT(seconds, 0);
+    EXPECT_LE(seconds * static_cast<double>(last - warm), now_seconds() - began) << "not seconds of one run";
+    repeats = last - warm > 1;
+  }
+  EXPECT_TRUE(repeats);
 }
 
 TEST(Timer, measuring_stops_when_the_spread_is_small_or_the_time_is_over) {
@@ -68,7 +72,7 @@ TEST(Timer, measuring_stops_when_the_spread_is_small_or_the_time_is_over) {
   EXPECT_EQ(s.num_samples, 9);
   EXPECT_EQ(s.spread(), 0);
   double x = 1;
-  const Summary wild = measure([&] { return x = -x, 2 + x; }, {.max_seconds = 0.02, .spread = 0.01, .min_samples = 9});
+  const Summary wild = measure([&] { return x = -x, 2 + x; }, {.max_seconds = 0.2, .spread = 0.01, .min_samples = 9});
   EXPECT_GT(wild.num_samples, 9);
   EXPECT_GT(wild.spread(), 0.3);
 }
@@ -79,7 +83,7 @@ TEST(Timer, a_comparison_sees_through_drift_that_both_share) {
   double drift = 1;
   const auto a = [&] { return drift *= 1.01, drift * noise(random); };
   const auto b = [&] { return drift *= 1.01, drift * 1.1 * noise(random); };
-  const Comparison c = compare(a, b, {.max_seconds = 0.02, .spread = 0, .min_samples = 200, .confidence = 0.99});
+  const Comparison c = compare(a, b, {.max_seconds = 0, .min_samples = 200, .confidence = 0.99});
   EXPECT_GT(c.ratio.low, 1.08);
   EXPECT_LT(c.ratio.high, 1.12);
   EXPECT_LE(c.ratio.low, 1.1);
