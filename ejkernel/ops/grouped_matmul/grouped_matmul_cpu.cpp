@@ -99,7 +99,7 @@ class Tile {
 
   bool streams() const {
     const DType dtype = b_.dtype;
-    return num_rows() <= max_streamed_rows() && b_.rows_in_memory && b_.scale == nullptr && bits(dtype) > 8;
+    return num_rows() <= kMostStreamedRows && b_.rows_in_memory && b_.scale == nullptr && bits(dtype) > 8;
   }
   void stream(const MatmulBlock& block, bool add, const MatmulScratch<float>& s) const {
     switch (b_.dtype) {

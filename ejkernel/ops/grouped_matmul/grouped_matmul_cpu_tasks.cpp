@@ -20,8 +20,7 @@ int64_t average_rows(const Product& p) {
 
 /// Whether most groups have few rows, and read b as it lies in memory (platform/cpu/matmul-inl.h, stream_block).
 bool streams(const Product& p) {
-  constexpr int64_t kFewRows = 14;
-  return average_rows(p) <= kFewRows && p.b.matrix.column == 1 && p.b.scale.data == nullptr &&
+  return average_rows(p) <= cpu::kMostStreamedRows && p.b.matrix.column == 1 && p.b.scale.data == nullptr &&
          bits(p.b.matrix.dtype) > 8;
 }
 

@@ -141,22 +141,19 @@ HWY_INLINE FloatV load_first_floats(const T* from, int64_t count) {
   return load_floats(elements);
 }
 
-/// A packed panel times a strip of fewer columns than others have, which completes it with zeros in `strip`.
+/// Copies a strip of fewer columns than others have, and completes it with zeros up to one vector or two: how many.
 template <class B>
-HWY_INLINE void multiply_last_strip(int64_t rows, int64_t k, const float* a, const B* b, int64_t b_stride,
-                                    int64_t columns, float* strip, float* c, int64_t c_stride, bool add) {
+HWY_INLINE int pack_last_strip(int64_t k, const B* b, int64_t b_stride, int64_t columns, float* to) {
   const FloatTag d;
-  const int64_t first = std::min(columns, lanes()), second = columns - first;
-  float* to = strip;
-  if (second == 0) {
-    for (int64_t r = 0; r < k; ++r, b += b_stride, to += lanes()) hn::Store(load_first_floats(b, first), d, to);
-    return multiply_strip<1>(rows, k, a, strip, lanes(), c, c_stride, add);
+  if (columns <= lanes()) {
+    for (int64_t r = 0; r < k; ++r, b += b_stride, to += lanes()) hn::Store(load_first_floats(b, columns), d, to);
+    return 1;
   }
   for (int64_t r = 0; r < k; ++r, b += b_stride, to += 2 * lanes()) {
     hn::Store(load_floats(b), d, to);
-    hn::Store(load_first_floats(b + first, second), d, to + lanes());
+    hn::Store(load_first_floats(b + lanes(), columns - lanes()), d, to + lanes());
   }
-  multiply_strip<2>(rows, k, a, strip, 2 * lanes(), c, c_stride, add);
+  return 2;
 }
 
 /// multiply_block of at most kPackedColumns.
@@ -221,40 +218,51 @@ HWY_INLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const Fa
   }
 }
 
-/// The same of few rows, at most max_streamed_rows(), and a right factor of floats, f16 or bf16 whose rows lie in
-/// memory and which is not scaled. Nothing of it is copied: it is read once, a few of its rows side by side, while the
+/// The same of at most kMostStreamedRows rows, and a right factor of floats, f16 or bf16 whose rows lie in memory and
+/// which is not scaled. Nothing of it is copied: it is read once, a few of its rows side by side, while the
 /// second-level cache is asked for those that follow.
 template <class B>
 HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlock& at, bool add,
                                const MatmulScratch<float>& s) {
-  // Sums are loaded and stored once for every `streamed` rows. The fewer of them, the nearer to the order of memory.
-  constexpr int64_t kStreamed = 16;
-  const int64_t streamed = at.rows <= 4 ? kStreamed / 2 : kStreamed, ahead = 2 * streamed;
+  using matmul_detail::block_rows, matmul_detail::kMaxRows;
+  // Sums are loaded and stored once for every `streamed` rows. The fewer of them, the nearer to the order of memory, as
+  // long as rows are long.
+  constexpr int64_t kFew = 8, kPiece = 2048;
+  const int64_t streamed = std::clamp(kPiece / at.columns, at.rows <= 4 ? kFew : 2 * kFew, kDepthBlock);
+  const int64_t ahead = 2 * streamed;
+  const int64_t panel = block_rows(ceil_div(at.rows, ceil_div(at.rows, kMaxRows)));
   const int64_t width = 2 * lanes(), whole = at.columns / width * width;
   for (int64_t k = 0; k < at.count; k += kDepthBlock) {
     const int64_t block_end = std::min(at.count, k + kDepthBlock);
-    pack_left(a, at.row, at.rows, matmul_detail::block_rows(at.rows), at.depth + k, block_end - k, block_end - k,
-              s.turned, s.left);
+    pack_left(a, at.row, at.rows, round_up(at.rows, panel), at.depth + k, block_end - k, block_end - k, s.turned,
+              s.left);
     for (int64_t i = k; i < block_end; i += streamed) {
       const int64_t count = std::min(streamed, block_end - i);
-      const int64_t num_ahead = std::clamp<int64_t>(at.count - (i + ahead), 0, streamed);
       const B* rows = b + (at.depth + i) * b_stride + at.column;
-      for (int64_t n = 0; n < whole; n += width) {
-        for (int64_t r = 0; r < num_ahead; ++r)
-          matmul_detail::prefetch_bytes(rows + (ahead + r) * b_stride + n, width * static_cast<int64_t>(sizeof(B)));
-        matmul_detail::multiply_strip(at.rows, count, s.left + (i - k), rows + n, b_stride, s.c + n, s.c_stride,
-                                      add || i > 0);
+      for (int64_t m = 0; m < at.rows; m += panel) {
+        const int64_t num_rows = std::min(panel, at.rows - m);
+        const int64_t num_ahead = m > 0 ? 0 : std::clamp<int64_t>(at.count - (i + ahead), 0, streamed);
+        const float* left = s.left + m * kLeftStride + (i - k);
+        float* c = s.c + m * s.c_stride;
+        for (int64_t n = 0; n < whole; n += width) {
+          for (int64_t r = 0; r < num_ahead; ++r)
+            matmul_detail::prefetch_bytes(rows + (ahead + r) * b_stride + n, width * static_cast<int64_t>(sizeof(B)));
+          matmul_detail::multiply_strip(num_rows, count, left, rows + n, b_stride, c + n, s.c_stride, add || i > 0);
+        }
       }
     }
     if (whole == at.columns) continue;
     const int64_t count = block_end - k;
     const B* rows = b + (at.depth + k) * b_stride + at.column + whole;
-    matmul_detail::multiply_last_strip(at.rows, count, s.left, rows, b_stride, at.columns - whole, s.right, s.c + whole,
-                                       s.c_stride, add || k > 0);
+    const int vectors = matmul_detail::pack_last_strip(count, rows, b_stride, at.columns - whole, s.right);
+    for (int64_t m = 0; m < at.rows; m += panel) {
+      const auto multiply = vectors == 1 ? matmul_detail::multiply_strip<1, float, float>
+                                         : matmul_detail::multiply_strip<2, float, float>;
+      multiply(std::min(panel, at.rows - m), count, s.left + m * kLeftStride, s.right, vectors * lanes(),
+               s.c + m * s.c_stride + whole, s.c_stride, add || k > 0);
+    }
   }
 }
-
-HWY_INLINE int64_t max_streamed_rows() { return matmul_detail::kMaxRows; }
 
 }  // namespace ejk::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

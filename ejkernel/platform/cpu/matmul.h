@@ -45,6 +45,9 @@ inline constexpr int64_t kLeftStride = kDepthBlock + 16;
 /// Columns of a strip and rows of a panel that a matrix unit takes: two tiles each way.
 inline constexpr int64_t kUnitColumns = 32, kUnitRows = 32;
 
+/// Rows of the left factor up to which the right one is read as it lies in memory, not packed.
+inline constexpr int64_t kMostStreamedRows = 14;
+
 /// A packed factor has at most so many rows, and a strip so many columns, more than it was given.
 inline constexpr int64_t kMaxPanelRows = 32, kMaxStripColumns = 32;
 
