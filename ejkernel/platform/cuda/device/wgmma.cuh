@@ -106,31 +106,39 @@ EJK_DEVICE void pin(float (&d)[kCount]) {
 // n is the number of columns, r = n / 2 the number of accumulators; r0 to r19 are r, r + 1, …, written out.
 // clang-format off
 #define EJK_WGMMA_BEGIN(b0, scale) \
-  "{\n.reg .pred keep, all;\n.reg .b64 a, b;\nmov.b64 b, " b0 ";\n" \
+  "{\n.reg .pred keep, all;\n.reg .b32 address, layout;\n.reg .b64 a, b;\nmov.b64 b, " b0 ";\n" \
   "setp.ne.b32 keep, " scale ", 0;\nsetp.eq.b32 all, 0, 0;\n"
 #define EJK_WGMMA_STEP(types, n, r, a, keep, majors) \
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." types " {" EJK_TEXT_##r "}, " a ", b, " keep ", 1, 1" majors ";\n"
-#define EJK_WGMMA_NEXT(types, n, r, a, step, majors) \
-  "add.s64 b, b, " step ";\n" EJK_WGMMA_STEP(types, n, r, a, "all", majors)
+#define EJK_WGMMA_NEXT(move, types, n, r, a, step, majors) \
+  move("b", step) EJK_WGMMA_STEP(types, n, r, a, "all", majors)
+
+// Moving an operand adds to its descriptor, or to the word of it that holds the address: the same sum, in one uniform
+// instruction instead of two or three, but another schedule of everything around it. Which serves where was measured
+// (docs/kernels/flash_attention_sm90.md).
+#define EJK_WGMMA_MOVE(operand, step) "add.s64 " operand ", " operand ", " step ";\n"
+#define EJK_WGMMA_MOVE_WORD(operand, step) \
+  "mov.b64 {address, layout}, " operand ";\nadd.u32 address, address, " step ";\n" \
+  "mov.b64 " operand ", {address, layout};\n"
 
 #define EJK_WGMMA_SHARED(types, n, r, a0, b0, scale, step_a, step_b, majors) \
   asm volatile( \
       EJK_WGMMA_BEGIN(b0, scale) "mov.b64 a, " a0 ";\n" \
       EJK_WGMMA_STEP(types, n, r, "a", "keep", majors) \
-      "add.s64 a, a, " step_a ";\n" EJK_WGMMA_NEXT(types, n, r, "a", step_b, majors) \
-      "add.s64 a, a, " step_a ";\n" EJK_WGMMA_NEXT(types, n, r, "a", step_b, majors) \
-      "add.s64 a, a, " step_a ";\n" EJK_WGMMA_NEXT(types, n, r, "a", step_b, majors) "}" \
+      EJK_WGMMA_MOVE("a", step_a) EJK_WGMMA_NEXT(EJK_WGMMA_MOVE, types, n, r, "a", step_b, majors) \
+      EJK_WGMMA_MOVE("a", step_a) EJK_WGMMA_NEXT(EJK_WGMMA_MOVE, types, n, r, "a", step_b, majors) \
+      EJK_WGMMA_MOVE("a", step_a) EJK_WGMMA_NEXT(EJK_WGMMA_MOVE, types, n, r, "a", step_b, majors) "}" \
       : EJK_D_##r \
       : "l"(a.descriptor), "l"(b.descriptor), "r"(int{keep}), "n"(step_of(kMajorA)), "n"(step_of(kMajorB)), \
         "n"(int(kMajorA)), "n"(int(kMajorB)))
 
-#define EJK_WGMMA_REGISTERS(types, n, r, a0, a1, a2, a3, b0, scale, step_b, majors) \
+#define EJK_WGMMA_REGISTERS(move, types, n, r, a0, a1, a2, a3, b0, scale, step_b, majors) \
   asm volatile( \
       EJK_WGMMA_BEGIN(b0, scale) \
       EJK_WGMMA_STEP(types, n, r, a0, "keep", majors) \
-      EJK_WGMMA_NEXT(types, n, r, a1, step_b, majors) \
-      EJK_WGMMA_NEXT(types, n, r, a2, step_b, majors) \
-      EJK_WGMMA_NEXT(types, n, r, a3, step_b, majors) "}" \
+      EJK_WGMMA_NEXT(move, types, n, r, a1, step_b, majors) \
+      EJK_WGMMA_NEXT(move, types, n, r, a2, step_b, majors) \
+      EJK_WGMMA_NEXT(move, types, n, r, a3, step_b, majors) "}" \
       : EJK_D_##r \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "r"(a[8]), "r"(a[9]), \
         "r"(a[10]), "r"(a[11]), "r"(a[12]), "r"(a[13]), "r"(a[14]), "r"(a[15]), "l"(b.descriptor), "r"(int{keep}), \
@@ -144,46 +152,49 @@ EJK_DEVICE void pin(float (&d)[kCount]) {
 // clang-format on
 
 #define EJK_QUAD(i, j, k, l) "{%" #i ", %" #j ", %" #k ", %" #l "}"
-#define EJK_WGMMA(n, r, r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15, r16, r17, r18, r19) \
-  template <HalfType kType, Major kMajorA = Major::k, Major kMajorB = Major::k>                                   \
-  EJK_DEVICE void multiply_add(float(&d)[r], Operand a, Operand b, bool keep) {                                   \
-    if constexpr (kType == HalfType::bf16)                                                                        \
-      EJK_WGMMA_SHARED("bf16.bf16", n, r, "%" #r0, "%" #r1, "%" #r2, "%" #r3, "%" #r4, ", %" #r5 ", %" #r6);      \
-    else                                                                                                          \
-      EJK_WGMMA_SHARED("f16.f16", n, r, "%" #r0, "%" #r1, "%" #r2, "%" #r3, "%" #r4, ", %" #r5 ", %" #r6);        \
-  }                                                                                                               \
-  template <HalfType kType, Major kMajorB = Major::k>                                                             \
-  EJK_DEVICE void multiply_add(float(&d)[r], const uint32* a, Operand b, bool keep) {                             \
-    if constexpr (kType == HalfType::bf16)                                                                        \
-      EJK_WGMMA_REGISTERS("bf16.bf16", n, r, EJK_QUAD(r0, r1, r2, r3), EJK_QUAD(r4, r5, r6, r7),                  \
-                          EJK_QUAD(r8, r9, r10, r11), EJK_QUAD(r12, r13, r14, r15), "%" #r16, "%" #r17, "%" #r18, \
-                          ", %" #r19);                                                                            \
-    else                                                                                                          \
-      EJK_WGMMA_REGISTERS("f16.f16", n, r, EJK_QUAD(r0, r1, r2, r3), EJK_QUAD(r4, r5, r6, r7),                    \
-                          EJK_QUAD(r8, r9, r10, r11), EJK_QUAD(r12, r13, r14, r15), "%" #r16, "%" #r17, "%" #r18, \
-                          ", %" #r19);                                                                            \
-  }                                                                                                               \
-  template <HalfType kType, Major kMajorB = Major::k>                                                             \
-  EJK_DEVICE void multiply_add_16(float(&d)[r], const uint32* a, Operand b, bool keep) {                          \
-    if constexpr (kType == HalfType::bf16)                                                                        \
-      EJK_WGMMA_REGISTERS_16("bf16.bf16", n, r, EJK_QUAD(r0, r1, r2, r3), "%" #r4, "%" #r5, ", %" #r6);           \
-    else                                                                                                          \
-      EJK_WGMMA_REGISTERS_16("f16.f16", n, r, EJK_QUAD(r0, r1, r2, r3), "%" #r4, "%" #r5, ", %" #r6);             \
+#define EJK_WGMMA(move, n, r, r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15, r16, r17, r18, \
+                  r19)                                                                                             \
+  template <HalfType kType, Major kMajorA = Major::k, Major kMajorB = Major::k>                                    \
+  EJK_DEVICE void multiply_add(float(&d)[r], Operand a, Operand b, bool keep) {                                    \
+    if constexpr (kType == HalfType::bf16)                                                                         \
+      EJK_WGMMA_SHARED("bf16.bf16", n, r, "%" #r0, "%" #r1, "%" #r2, "%" #r3, "%" #r4, ", %" #r5 ", %" #r6);       \
+    else                                                                                                           \
+      EJK_WGMMA_SHARED("f16.f16", n, r, "%" #r0, "%" #r1, "%" #r2, "%" #r3, "%" #r4, ", %" #r5 ", %" #r6);         \
+  }                                                                                                                \
+  template <HalfType kType, Major kMajorB = Major::k>                                                              \
+  EJK_DEVICE void multiply_add(float(&d)[r], const uint32* a, Operand b, bool keep) {                              \
+    if constexpr (kType == HalfType::bf16)                                                                         \
+      EJK_WGMMA_REGISTERS(move, "bf16.bf16", n, r, EJK_QUAD(r0, r1, r2, r3), EJK_QUAD(r4, r5, r6, r7),             \
+                          EJK_QUAD(r8, r9, r10, r11), EJK_QUAD(r12, r13, r14, r15), "%" #r16, "%" #r17, "%" #r18,  \
+                          ", %" #r19);                                                                             \
+    else                                                                                                           \
+      EJK_WGMMA_REGISTERS(move, "f16.f16", n, r, EJK_QUAD(r0, r1, r2, r3), EJK_QUAD(r4, r5, r6, r7),               \
+                          EJK_QUAD(r8, r9, r10, r11), EJK_QUAD(r12, r13, r14, r15), "%" #r16, "%" #r17, "%" #r18,  \
+                          ", %" #r19);                                                                             \
+  }                                                                                                                \
+  template <HalfType kType, Major kMajorB = Major::k>                                                              \
+  EJK_DEVICE void multiply_add_16(float(&d)[r], const uint32* a, Operand b, bool keep) {                           \
+    if constexpr (kType == HalfType::bf16)                                                                         \
+      EJK_WGMMA_REGISTERS_16("bf16.bf16", n, r, EJK_QUAD(r0, r1, r2, r3), "%" #r4, "%" #r5, ", %" #r6);            \
+    else                                                                                                           \
+      EJK_WGMMA_REGISTERS_16("f16.f16", n, r, EJK_QUAD(r0, r1, r2, r3), "%" #r4, "%" #r5, ", %" #r6);              \
   }
 
 /// multiply_add<type, major of A, major of B>(d, a, b, keep): d = (keep ? d : 0) + A B over 64 of K, both operands in
 /// shared memory: four instructions in one statement, which costs the compiler far less than four statements.
 /// multiply_add<type, major of B>(d, a, b, keep): the same with A in sixteen registers.
 /// multiply_add_16<type, major of B>(d, a, b, keep): over 16 of K, with A in four.
-EJK_WGMMA(32, 16, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35)
-EJK_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51)
-EJK_WGMMA(80, 40, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59)
-EJK_WGMMA(96, 48, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67)
-EJK_WGMMA(112, 56, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75)
-EJK_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83)
-EJK_WGMMA(144, 72, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91)
-EJK_WGMMA(160, 80, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95, 96, 97, 98, 99)
-EJK_WGMMA(176, 88, 88, 89, 90, 91, 92, 93, 94, 95, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107)
-EJK_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139, 140, 141, 142, 143, 144, 145, 146, 147)
+EJK_WGMMA(EJK_WGMMA_MOVE, 32, 16, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35)
+EJK_WGMMA(EJK_WGMMA_MOVE, 64, 32, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 80, 40, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 96, 48, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 112, 56, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 128, 64, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 144, 72, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 160, 80, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89, 90, 91, 92, 93, 94, 95, 96, 97, 98, 99)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 176, 88, 88, 89, 90, 91, 92, 93, 94, 95, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105,
+          106, 107)
+EJK_WGMMA(EJK_WGMMA_MOVE_WORD, 256, 128, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139, 140, 141, 142, 143,
+          144, 145, 146, 147)
 
 }  // namespace ejk::cuda
