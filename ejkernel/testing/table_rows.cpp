@@ -206,7 +206,7 @@ Rows rows_of_programs() {
       {"T-06",
        "Test strength",
        "seeded one-line faults, killed by the unit tests",
-       50,
+       60,
        {"ejkernel", "tests/mutants", kProducer}},
       {"T-18",
        "Host sanitizers",
