@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ejkernel/platform/cuda/cubin_store.h"
 #include "ejkernel/platform/cuda/sources.h"
 
 namespace ejk::cuda {
@@ -70,6 +71,21 @@ TEST(DeviceSources, digest_depends_on_paths_and_texts) {
   EXPECT_EQ(digest_of(one), digest_of(one));
   EXPECT_FALSE(digest_of(one) == digest_of(other_path));
   EXPECT_FALSE(digest_of(one) == digest_of(other_text));
+}
+
+TEST(CubinKey, tells_instances_files_architectures_and_compilers_apart) {
+  const ProgramSpec spec = {.file = "ejkernel/platform/cuda/device/empty.cu", .instance = "ejk::cuda::empty"};
+  const RecordKey key = cubin_key(spec, "sm_90a", "13.0");
+  EXPECT_EQ(key, cubin_key(spec, "sm_90a", "13.0"));
+
+  ProgramSpec other_instance = spec, other_file = spec;
+  other_instance.instance = "ejk::cuda::full";
+  other_file.file = "ejkernel/platform/cuda/device/peak_multiply_add.cu";
+  EXPECT_NE(key, cubin_key(other_instance, "sm_90a", "13.0"));
+  EXPECT_NE(key, cubin_key(other_file, "sm_90a", "13.0"));
+  EXPECT_NE(key, cubin_key(spec, "sm_80", "13.0"));
+  EXPECT_NE(key, cubin_key(spec, "sm_90a", "13.1"));
+  EXPECT_NE(key, cubin_key(spec, "sm_90a", "12.0"));
 }
 
 }  // namespace
