@@ -90,20 +90,7 @@ class GradientTile {
   /// scores = P times the factor of dropout, d_scores = dS; finds the block's live keys and adds to `sees`. Keys and
   /// values are the block's rows, queries and d_outs the panel's; values and d_outs are only read for dS. False when no
   /// row sees any of the keys; then nothing was computed.
-  bool compute(KeyBlock& block, const E* keys, const E* values, const E* queries, const E* d_outs) {
-    if (!compute_scores(p_, t_, block, queries, keys, s_, s_.scores)) return false;
-    if (wanted_.d_scores) multiply_values(block, values, d_outs);
-    if (p_.dropout_threshold > 0) fill_dropout_factors(p_, t_, block, s_.terms, panel_rows());
-    const bool drops = p_.dropout_threshold > 0, caps = s_.slopes != nullptr;
-    // One loop for each case: what is not there costs nothing.
-    if (!wanted_.d_scores)
-      drops ? differentiate<false, true, false>(block) : differentiate<false, false, false>(block);
-    else if (drops)
-      caps ? differentiate<true, true, true>(block) : differentiate<true, true, false>(block);
-    else
-      caps ? differentiate<true, false, true>(block) : differentiate<true, false, false>(block);
-    return true;
-  }
+  bool compute(KeyBlock& block, const E* keys, const E* values, const E* queries, const E* d_outs);
 
  private:
   /// d_scores[key][lane] = V dO^T, plus what comes back through the weights
@@ -167,6 +154,28 @@ class GradientTile {
   const GradientScratch<E>& s_;
   const Wanted wanted_;
 };
+
+template <class E>
+bool GradientTile<E>::compute(KeyBlock& block, const E* keys, const E* values, const E* queries, const E* d_outs) {
+  if (!compute_scores(p_, t_, block, queries, keys, s_, s_.scores)) return false;
+  if (wanted_.d_scores) multiply_values(block, values, d_outs);
+  if (p_.dropout_threshold > 0) fill_dropout_factors(p_, t_, block, s_.terms, panel_rows());
+  const bool drops = p_.dropout_threshold > 0, caps = s_.slopes != nullptr;
+  // One loop for each case: what is not there costs nothing.
+  if (!wanted_.d_scores)
+    drops ? differentiate<false, true, false>(block) : differentiate<false, false, false>(block);
+  else if (drops)
+    caps ? differentiate<true, true, true>(block) : differentiate<true, true, false>(block);
+  else
+    caps ? differentiate<true, false, true>(block) : differentiate<true, false, false>(block);
+  return true;
+}
+
+// Compiled in attention_gradient_tiles_cpu.cpp, once for all kernels.
+extern template bool GradientTile<float>::compute(KeyBlock& block, const float* keys, const float* values,
+                                                  const float* queries, const float* d_outs);
+extern template bool GradientTile<Pair>::compute(KeyBlock& block, const Pair* keys, const Pair* values,
+                                                 const Pair* queries, const Pair* d_outs);
 
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
