@@ -162,44 +162,63 @@ HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, Wor
   if constexpr (kVectors == 4) interleave(at + 2 * lanes(), v2, v3);
 }
 
+// The four vectors of sums of one row, of which kVectors are in use.
+
+template <int kVectors>
+HWY_INLINE void load_sums(const float* from, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) {
+  const FloatTag d;
+  s0 = hn::Load(d, from);
+  if constexpr (kVectors >= 2) s1 = hn::Load(d, from + lanes());
+  if constexpr (kVectors == 4) s2 = hn::Load(d, from + 2 * lanes()), s3 = hn::Load(d, from + 3 * lanes());
+}
+template <int kVectors>
+HWY_INLINE void store_sums(FloatV s0, FloatV s1, FloatV s2, FloatV s3, float* to) {
+  const FloatTag d;
+  hn::Store(s0, d, to);
+  if constexpr (kVectors >= 2) hn::Store(s1, d, to + lanes());
+  if constexpr (kVectors == 4) hn::Store(s2, d, to + 2 * lanes()), hn::Store(s3, d, to + 3 * lanes());
+}
+template <int kVectors, class V>
+HWY_INLINE void add_step(V weight, V v0, V v1, V v2, V v3, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) {
+  using cpu::HWY_NAMESPACE::gemm_detail::multiply_add;
+  s0 = multiply_add(weight, v0, s0);
+  if constexpr (kVectors >= 2) s1 = multiply_add(weight, v1, s1);
+  if constexpr (kVectors == 4) s2 = multiply_add(weight, v2, s2), s3 = multiply_add(weight, v3, s3);
+}
+
 /// sums[row][at …] += sum over keys of weights[row * stride + key] * values[key][at …], kVectors vectors of it; with
 /// pairs, weights of two keys each.
 template <int kRows, int kVectors, class E, class T>
 HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t at, const E* weights, int64_t stride,
                              float* sums, int64_t sum_stride) {
   using cpu::HWY_NAMESPACE::gemm_detail::broadcast;
-  using cpu::HWY_NAMESPACE::gemm_detail::multiply_add;
-  const FloatTag d;
-  FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
-  FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
-  const auto each_row = [&](auto row) HWY_ATTR {
-    row(0, c00, c01, c02, c03);
-    if constexpr (kRows >= 2) row(1, c10, c11, c12, c13);
-    if constexpr (kRows == 4) row(2, c20, c21, c22, c23), row(3, c30, c31, c32, c33);
-  };
+  const FloatV zero = hn::Zero(FloatTag());
+  FloatV c00 = zero, c01 = zero, c02 = zero, c03 = zero, c10 = zero, c11 = zero, c12 = zero, c13 = zero;
+  FloatV c20 = zero, c21 = zero, c22 = zero, c23 = zero, c30 = zero, c31 = zero, c32 = zero, c33 = zero;
   float* to = sums + at;
-  each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
-    const float* from = to + r * sum_stride;
-    s0 = hn::Load(d, from);
-    if constexpr (kVectors >= 2) s1 = hn::Load(d, from + lanes());
-    if constexpr (kVectors == 4) s2 = hn::Load(d, from + 2 * lanes()), s3 = hn::Load(d, from + 3 * lanes());
-  });
+  load_sums<kVectors>(to, c00, c01, c02, c03);
+  if constexpr (kRows >= 2) load_sums<kVectors>(to + sum_stride, c10, c11, c12, c13);
+  if constexpr (kRows == 4) {
+    load_sums<kVectors>(to + 2 * sum_stride, c20, c21, c22, c23);
+    load_sums<kVectors>(to + 3 * sum_stride, c30, c31, c32, c33);
+  }
   for (int64_t j = 0; j < units<E>(count); ++j) {
     decltype(broadcast(weights)) v0, v1, v2, v3;
     load_step<kVectors>(values, j, at, v0, v1, v2, v3);
-    each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
-      const auto weight = broadcast(weights + r * stride + j);
-      s0 = multiply_add(weight, v0, s0);
-      if constexpr (kVectors >= 2) s1 = multiply_add(weight, v1, s1);
-      if constexpr (kVectors == 4) s2 = multiply_add(weight, v2, s2), s3 = multiply_add(weight, v3, s3);
-    });
+    const E* weight = weights + j;
+    add_step<kVectors>(broadcast(weight), v0, v1, v2, v3, c00, c01, c02, c03);
+    if constexpr (kRows >= 2) add_step<kVectors>(broadcast(weight + stride), v0, v1, v2, v3, c10, c11, c12, c13);
+    if constexpr (kRows == 4) {
+      add_step<kVectors>(broadcast(weight + 2 * stride), v0, v1, v2, v3, c20, c21, c22, c23);
+      add_step<kVectors>(broadcast(weight + 3 * stride), v0, v1, v2, v3, c30, c31, c32, c33);
+    }
   }
-  each_row([&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
-    float* row = to + r * sum_stride;
-    hn::Store(s0, d, row);
-    if constexpr (kVectors >= 2) hn::Store(s1, d, row + lanes());
-    if constexpr (kVectors == 4) hn::Store(s2, d, row + 2 * lanes()), hn::Store(s3, d, row + 3 * lanes());
-  });
+  store_sums<kVectors>(c00, c01, c02, c03, to);
+  if constexpr (kRows >= 2) store_sums<kVectors>(c10, c11, c12, c13, to + sum_stride);
+  if constexpr (kRows == 4) {
+    store_sums<kVectors>(c20, c21, c22, c23, to + 2 * sum_stride);
+    store_sums<kVectors>(c30, c31, c32, c33, to + 3 * sum_stride);
+  }
 }
 
 /// Calls f.operator()<kRows>(first row) for groups of 4, 2 and 1 rows.
@@ -299,8 +318,8 @@ void add_values(const StoredRows& values, int64_t count, int64_t dims, const E* 
                [&](const auto& typed) { add_values(typed, count, dims, weights, stride, rows, sums, sum_stride); });
 }
 
-// So many loops take a compiler long: they are compiled apart from what calls them, in paged_stream_floats_cpu.cpp and
-// paged_stream_pairs_cpu.cpp.
+// So many loops take a compiler long: they are compiled apart from what calls them and from each other, in
+// paged_stream_{float,pair}_{keys,values}_cpu.cpp.
 extern template void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const float* q,
                                    int64_t q_stride, int64_t rows, float* scores, int64_t stride);
 extern template void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const Pair* q, int64_t q_stride,

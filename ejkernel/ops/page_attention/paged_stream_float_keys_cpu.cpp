@@ -1,6 +1,6 @@
-// The products of paged_stream_cpu.cpp that are of floats, to which every stored dtype is widened.
+// The products of paged_stream_cpu.cpp with keys that are of floats, to which every stored dtype is widened.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ejkernel/ops/page_attention/paged_stream_floats_cpu.cpp"
+#define HWY_TARGET_INCLUDE "ejkernel/ops/page_attention/paged_stream_float_keys_cpu.cpp"
 #include <hwy/foreach_target.h>
 
 #include "ejkernel/platform/cpu/simd-inl.h"
@@ -19,8 +19,6 @@ namespace ejk::attn::HWY_NAMESPACE {
 
 template void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const float* q, int64_t q_stride,
                             int64_t rows, float* scores, int64_t stride);
-template void add_values(const StoredRows& values, int64_t count, int64_t dims, const float* weights, int64_t stride,
-                         int64_t rows, float* sums, int64_t sum_stride);
 
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

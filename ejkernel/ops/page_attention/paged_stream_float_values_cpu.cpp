@@ -1,6 +1,6 @@
-// The products of paged_stream_cpu.cpp that are of pairs of bf16, from dtypes that bf16 holds exactly.
+// The products of paged_stream_cpu.cpp with values that are of floats, to which every stored dtype is widened.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ejkernel/ops/page_attention/paged_stream_pairs_cpu.cpp"
+#define HWY_TARGET_INCLUDE "ejkernel/ops/page_attention/paged_stream_float_values_cpu.cpp"
 #include <hwy/foreach_target.h>
 
 #include "ejkernel/platform/cpu/simd-inl.h"
@@ -17,9 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
 
-template void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const Pair* q, int64_t q_stride,
-                            int64_t rows, float* scores, int64_t stride);
-template void add_values(const StoredRows& values, int64_t count, int64_t dims, const Pair* weights, int64_t stride,
+template void add_values(const StoredRows& values, int64_t count, int64_t dims, const float* weights, int64_t stride,
                          int64_t rows, float* sums, int64_t sum_stride);
 
 }  // namespace ejk::attn::HWY_NAMESPACE
