@@ -1,5 +1,5 @@
 // What the CPU kernels of rnn share: how they cut a call into steps and blocks of units, and the vectorised pieces,
-// which stand in rnn_cpu_cells.cpp.
+// which stand in rnn_cpu_cells.cpp and rnn_backward_cpu_cells.cpp.
 //
 // Sequences are taken in the order of their lengths, the longest first: those that a step still concerns are then the
 // first rows. A step of a direction counts from where the direction begins, so all sequences begin together. Rows of
