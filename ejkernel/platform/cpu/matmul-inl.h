@@ -158,8 +158,8 @@ HWY_INLINE int pack_last_strip(int64_t k, const B* b, int64_t b_stride, int64_t 
 
 /// multiply_block of at most kPackedColumns.
 template <class E>
-HWY_NOINLINE void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
-                                   bool add, const MatmulScratch<E>& s) {
+void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at, bool add,
+                      const MatmulScratch<E>& s) {
   const int64_t panel = unit != nullptr ? kUnitRows : kMaxRows;
   const int64_t width = unit != nullptr ? kUnitColumns : 2 * lanes();
   constexpr int64_t kPrefetchStrips = 4;
@@ -207,8 +207,8 @@ HWY_NOINLINE void multiply_columns(const MatrixUnit* unit, const Factor& a, cons
 /// other (a matrix unit: 32 numbers after the others): it depends on nothing else. Rows and columns of s.c that only
 /// complete panels and strips are written too.
 template <class E>
-HWY_INLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
-                               bool add, const MatmulScratch<E>& s) {
+void multiply_block(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at, bool add,
+                    const MatmulScratch<E>& s) {
   for (int64_t n = 0; n < at.columns; n += kPackedColumns) {
     MatmulBlock part = at;
     part.column += n, part.columns = std::min(kPackedColumns, at.columns - n);
@@ -222,8 +222,8 @@ HWY_INLINE void multiply_block(const MatrixUnit* unit, const Factor& a, const Fa
 /// which is not scaled. Nothing of it is copied: it is read once, a few of its rows side by side, while the
 /// second-level cache is asked for those that follow.
 template <class B>
-HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlock& at, bool add,
-                               const MatmulScratch<float>& s) {
+void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlock& at, bool add,
+                  const MatmulScratch<float>& s) {
   using matmul_detail::block_rows, matmul_detail::kMaxRows;
   // Sums are loaded and stored once for every `streamed` rows. The fewer of them, the nearer to the order of memory, as
   // long as rows are long.
@@ -255,14 +255,26 @@ HWY_NOINLINE void stream_block(const Factor& a, const B* b, int64_t b_stride, co
     const int64_t count = block_end - k;
     const B* rows = b + (at.depth + k) * b_stride + at.column + whole;
     const int vectors = matmul_detail::pack_last_strip(count, rows, b_stride, at.columns - whole, s.right);
-    for (int64_t m = 0; m < at.rows; m += panel) {
-      const auto multiply = vectors == 1 ? matmul_detail::multiply_strip<1, float, float>
-                                         : matmul_detail::multiply_strip<2, float, float>;
+    const auto multiply =
+        vectors == 1 ? matmul_detail::multiply_strip<1, float, float> : matmul_detail::multiply_strip<2, float, float>;
+    for (int64_t m = 0; m < at.rows; m += panel)
       multiply(std::min(panel, at.rows - m), count, s.left + m * kLeftStride, s.right, vectors * lanes(),
                s.c + m * s.c_stride + whole, s.c_stride, add || k > 0);
-    }
   }
 }
+
+// Compiled in matmul_floats.cpp and matmul_pairs.cpp, apart from what calls them: together they would take a compiler
+// too long.
+extern template void multiply_block(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
+                                    bool add, const MatmulScratch<float>& s);
+extern template void multiply_block(const MatrixUnit* unit, const Factor& a, const Factor& b, const MatmulBlock& at,
+                                    bool add, const MatmulScratch<Pair>& s);
+extern template void stream_block(const Factor& a, const float* b, int64_t b_stride, const MatmulBlock& at, bool add,
+                                  const MatmulScratch<float>& s);
+extern template void stream_block(const Factor& a, const f16_t* b, int64_t b_stride, const MatmulBlock& at, bool add,
+                                  const MatmulScratch<float>& s);
+extern template void stream_block(const Factor& a, const bf16_t* b, int64_t b_stride, const MatmulBlock& at, bool add,
+                                  const MatmulScratch<float>& s);
 
 }  // namespace ejk::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
