@@ -23,10 +23,8 @@
 
 #include "ejkernel/platform/cpu/simd-inl.h"
 // After simd-inl.h:
-#include "ejkernel/platform/cpu/gemm-inl.h"
-// After that:
 #include "ejkernel/platform/cpu/chunk-inl.h"
-// After those:
+// After that:
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_chunk-inl.h"
 
 #ifndef EJK_RECURRENT_ATTENTION_BACKWARD_CPU_ONCE

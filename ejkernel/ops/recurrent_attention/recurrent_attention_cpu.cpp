@@ -23,10 +23,8 @@
 
 #include "ejkernel/platform/cpu/simd-inl.h"
 // After simd-inl.h:
-#include "ejkernel/platform/cpu/gemm-inl.h"
-// After that:
 #include "ejkernel/platform/cpu/chunk-inl.h"
-// After those, in this order:
+// After that, in this order:
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_chunk-inl.h"
 #include "ejkernel/ops/recurrent_attention/recurrent_attention_step-inl.h"
 

@@ -15,8 +15,6 @@
 
 #include "ejkernel/platform/cpu/simd-inl.h"
 // After simd-inl.h:
-#include "ejkernel/platform/cpu/gemm-inl.h"
-// After that:
 #include "ejkernel/platform/cpu/chunk-inl.h"
 
 #ifndef EJK_CHUNK_TEST_ONCE
