@@ -21,8 +21,8 @@ struct ChunkTokens {
 
 /// Numbers [column, column + to.columns) of the tokens' rows; 0 in rows of no token and in padding. An absent tensor is
 /// all 0.
-inline void load_rows(const HeadPart& part, const Tensor& t, int64_t head, int64_t column, const ChunkTokens& tokens,
-                      const ChunkRows& to) {
+HWY_FLATTEN inline void load_rows(const HeadPart& part, const Tensor& t, int64_t head, int64_t column,
+                                  const ChunkTokens& tokens, const ChunkRows& to) {
   const int64_t count = t.present() ? tokens.count : 0;
   const TokenRows rows(part, t, head);
   for (int64_t i = 0; i < count; ++i) {

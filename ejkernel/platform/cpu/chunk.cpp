@@ -111,7 +111,7 @@ HWY_INLINE void step(const float* x, const float* decay, FloatMask earlier, Floa
 /// kRowsTogether rows of scores times one vector of columns from `lane` on. `panel` [column of y][token] holds
 /// Λ(j→i) ∘ y_j for the row i before these, and for the last of these in the end.
 void score_rows(const ChunkRows& x, const ChunkRows& decay, int64_t i, int64_t lane, float* panel,
-                       const ChunkRows& scores) {
+                const ChunkRows& scores) {
   const FloatTag d;
   const FloatV token = hn::Iota(d, static_cast<float>(lane));
   const FloatV r0 = hn::Set(d, static_cast<float>(i)), r1 = hn::Set(d, static_cast<float>(i + 1)),
@@ -136,7 +136,7 @@ void score_rows(const ChunkRows& x, const ChunkRows& decay, int64_t i, int64_t l
 }  // namespace
 
 void decayed_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRows& decay, float* panel,
-                           const ChunkRows& scores) {
+                    const ChunkRows& scores) {
   turn(y.data, y.stride, kChunk, y.columns, panel, kChunk);
   for (int64_t i = 0; i < kChunk; i += kRowsTogether)
     for (int64_t lane = 0; lane < kChunk; lane += lanes())
@@ -148,7 +148,7 @@ void decayed_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRows& dec
 }
 
 void plain_scores(const ChunkRows& x, const ChunkRows& y, const ChunkRows& table, float* panel,
-                         const ChunkRows& scores) {
+                  const ChunkRows& scores) {
   const FloatTag d;
   turn(y.data, y.stride, kChunk, y.columns, panel, kChunk);
   gemm<Left::kRows, false>(Gemm<float>{.m = kChunk,
@@ -301,8 +301,7 @@ void update_state(const float* from, const ChunkState& to, const float* key_deca
   int64_t column = 0;
   for (; column + lanes() < to.values; column += 2 * lanes())
     update_columns<2>(from, to, column, key_decay, value_decay, keys, values, between);
-  if (column < to.values)
-    update_columns<1>(from, to, column, key_decay, value_decay, keys, values, between);
+  if (column < to.values) update_columns<1>(from, to, column, key_decay, value_decay, keys, values, between);
 }
 void update_state(const float* from, const ChunkState& to, const float* key_decay, const float* value_decay,
                   const ChunkRows& keys, const ChunkRows& values) {
@@ -372,7 +371,7 @@ void multiply_tables(const ChunkRows& a, const ChunkRows& b, const ChunkRows& to
 }
 
 void add_pair_gradients(const ChunkRows& weights, const ChunkRows& x, const ChunkRows& y, const ChunkRows& decay,
-                               const ChunkRows& dx, const ChunkRows& dy, const ChunkRows& d_gate) {
+                        const ChunkRows& dx, const ChunkRows& dy, const ChunkRows& d_gate) {
   const FloatTag d;
   HWY_ALIGN float between[kChunk * kMaxLanes];  // Λ(j→i) for each j
   for (int64_t c = 0; c < x.columns; c += lanes())
@@ -411,7 +410,7 @@ void add_pair_products(const ChunkRows& a, const ChunkRows& b, float* to) {
 }
 
 void find_end_gradients(const float* ends, const ChunkRows& x, const ChunkRows& dx, const ChunkRows& y,
-                               const ChunkRows& dy, const ChunkRows& gate) {
+                        const ChunkRows& dy, const ChunkRows& gate) {
   const FloatTag d;
   for (int64_t c = 0; c < x.columns; c += lanes()) {
     FloatV later = hn::Load(d, ends + c), earlier = hn::Zero(d);
@@ -426,8 +425,8 @@ void find_end_gradients(const float* ends, const ChunkRows& x, const ChunkRows& 
   }
 }
 
-void sum_state_products(const ChunkState& s, const ChunkState& e, const float* key_decay,
-                               const float* value_decay, float* per_key, float* per_value) {
+void sum_state_products(const ChunkState& s, const ChunkState& e, const float* key_decay, const float* value_decay,
+                        float* per_key, float* per_value) {
   const FloatTag d;
   if (per_key != nullptr) std::fill(per_key + s.keys, per_key + padded(s.keys), 0.0f);
   if (per_value != nullptr) std::fill_n(per_value, s.stride, 0.0f);

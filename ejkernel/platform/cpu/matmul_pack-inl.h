@@ -50,7 +50,7 @@ HWY_INLINE void scale_line(const Factor& f, int64_t row, int64_t column, int64_t
 // ---- lines: neighbours in memory, of a factor whose columns are ----
 
 /// Numbers column … column + count of a row, as they are multiplied.
-inline void load_line(const Factor& f, int64_t row, int64_t column, int64_t count, float* to) {
+HWY_INLINE void load_line(const Factor& f, int64_t row, int64_t column, int64_t count, float* to) {
   const int64_t offset = row * f.row + column * f.column;
   if (bits(f.dtype) == 8)
     load_codes(f.data, f.dtype, offset, count, to);
@@ -205,18 +205,21 @@ HWY_NOINLINE void pack_right(const Factor& b, int64_t depth, int64_t count, int6
     const Factor lines = b.transposed();
     E* chunk = reinterpret_cast<E*>(turned);
     constexpr int64_t kChunk = 64;
-    for_each_strip([&](int64_t n, int64_t num, E* at) HWY_ATTR {
+    E* at = to;
+    for (int64_t n = 0; n < columns; n += width, at += strip) {
+      const int64_t num = std::min(width, columns - n);
       for (int64_t k = 0; k < length; k += kChunk) {
         const int64_t chunk_length = std::min(kChunk, length - k);
         for (int64_t i = 0; i < num; ++i) {
-          matmul_detail::prefetch_line(lines, n + i, 1, depth + kPer * (k + kChunk), kPer * kChunk);
-          matmul_detail::load_line(lines, n + i, depth + kPer * k, std::min(kPer * chunk_length, count - kPer * k),
+          const int64_t line = column + n + i;
+          matmul_detail::prefetch_line(lines, line, 1, depth + kPer * (k + kChunk), kPer * kChunk);
+          matmul_detail::load_line(lines, line, depth + kPer * k, std::min(kPer * chunk_length, count - kPer * k),
                                    chunk + i * kChunk);
         }
         for (int64_t i = num; i < width; ++i) std::fill_n(chunk + i * kChunk, chunk_length, E{});
         transpose_elements(chunk, kChunk, width, chunk_length, at + k * width, width);
       }
-    });
+    }
   }
   for_each_strip([&](int64_t, int64_t, E* at) HWY_ATTR { std::fill(at + length * width, at + strip, E{}); });
 }
