@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace ejk {
@@ -67,19 +68,20 @@ Summary summarise(std::span<const double> samples, double confidence) {
 
 Sampler make_sampler(std::function<void(int64_t)> run, double sample_seconds) {
   int64_t next = 0;
-  run(next++);
-  // Double the runs until they last a tenth of a sample; then their time says how many make a whole one.
-  int64_t runs = 1;
-  double seconds = 0;
-  for (;;) {
+  // Of one run, by the quickest look: an interruption makes a look longer, never shorter.
+  double least = std::numeric_limits<double>::infinity();
+  const auto look = [&](int64_t runs) {
     const double began = now_seconds();
     for (int64_t i = 0; i < runs; ++i) run(next++);
-    seconds = now_seconds() - began;
-    if (seconds >= sample_seconds / 10) break;
-    runs *= 2;
-  }
-  const double wanted = static_cast<double>(runs) * sample_seconds / seconds;
-  runs = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(wanted)));
+    const double seconds = now_seconds() - began;
+    least = std::min(least, seconds / static_cast<double>(runs));
+    return seconds;
+  };
+  look(1);
+  // Double the runs until they last a tenth of a sample; then their time says how many make a whole one.
+  for (int64_t n = 1; look(n) < sample_seconds / 10;) n *= 2;
+  constexpr double kTick = 1e-9;  // nothing is shorter
+  const auto runs = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(sample_seconds / std::max(least, kTick))));
   return [run = std::move(run), runs, next]() mutable {
     const double began = now_seconds();
     for (int64_t i = 0; i < runs; ++i) run(next++);

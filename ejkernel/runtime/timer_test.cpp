@@ -66,6 +66,27 @@ TEST(Timer, a_sampler_repeats_short_work_and_counts_its_runs) {
   EXPECT_TRUE(repeats);
 }
 
+TEST(Timer, a_sampler_is_not_fooled_by_an_interruption_of_one_look) {
+  // Whichever of the first looks it meets, the others say that an empty run takes nanoseconds. The machine may
+  // interrupt one of those as well, but not time after time.
+  for (const int64_t interrupted : {0, 1, 2, 5, 10, 40}) {
+    bool repeats = false;
+    for (int trial = 0; trial < 100 && !repeats; ++trial) {
+      int64_t runs = 0;
+      const Sampler sample = make_sampler([&](int64_t i) {
+        runs = i + 1;
+        if (i != interrupted) return;
+        for (const double until = now_seconds() + 2e-3; now_seconds() < until;) {
+        }
+      });
+      const int64_t before = runs;
+      sample();
+      repeats = runs - before > 1;
+    }
+    EXPECT_TRUE(repeats) << "interrupted at run " << interrupted;
+  }
+}
+
 TEST(Timer, measuring_stops_when_the_spread_is_small_or_the_time_is_over) {
   int steady = 0;
   const Summary s = measure([&] { return ++steady, 1.0; }, {.max_seconds = 10, .min_samples = 9});
