@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <list>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "ejkernel/core/error.h"
@@ -25,7 +27,7 @@
 namespace ejk {
 namespace {
 
-/// How many places the last heats have.
+/// How many places the proof of one finalist has.
 struct NumPlaces {
   int least, most;
 };
@@ -45,7 +47,10 @@ constexpr double kNormal = 1.645;
 /// this, meet the heuristic's config.
 constexpr size_t kFinalists = 8;
 /// From the least number of places on half of the finalists go on, and again half of them after so many more.
-constexpr int kHalving = 3;
+constexpr int kHalving = 2;
+/// Who was chosen among several proves itself in places this much later than each other, while the budget allows it:
+/// how a machine shares cores and caches with others' work changes within a second, and with that what a config gains.
+constexpr double kBetweenProofs = 0.1;
 /// A heat has this many samples of each config at least.
 constexpr int kHeatSamples = 5;
 /// Of inputs whose memory is kept while there are other places, so that these get other memory. Where it is more, there
@@ -359,7 +364,8 @@ struct Finalist {
   }
 };
 
-/// The fastest of a race, the winner first; as many as `seconds` suffice for in the least number of places.
+/// The fastest of a race, the winner first; as many as `seconds` suffice for in the least number of places, and then
+/// for the proof of one.
 std::vector<Finalist> finalists_of(const SearchResult& found, double seconds) {
   std::vector<Finalist> all;
   for (size_t n = 1; n < found.trials.size(); ++n)
@@ -370,7 +376,8 @@ std::vector<Finalist> finalists_of(const SearchResult& found, double seconds) {
   all.insert(all.begin(), {found.best});
   // Each sample comes after a run that is not timed.
   const double heat = 2 * kHeatSamples * std::max(found.trials[0].median(), PlanLab::kSampleSeconds);
-  const double most = std::clamp(seconds / (kPlaces.least * heat) - 1, 1.0, 0.0 + kFinalists);
+  constexpr double kOthers = 3;  // the heuristic's config beside them; it and the one of the proof
+  const double most = std::clamp(seconds / (kPlaces.least * heat) - kOthers, 1.0, 0.0 + kFinalists);
   all.resize(std::min(all.size(), static_cast<size_t>(most)));
   return all;
 }
@@ -389,10 +396,11 @@ void leave_out_beaten(std::vector<Finalist>& finalists, size_t most) {
   finalists.resize(std::min(finalists.size(), std::max<size_t>(most, 1)), leader);
 }
 
-/// A finalist has to win over all places, beyond what they differ by: how much a config gains differs by some per cent
-/// between them, and a config serves the calls of all. There are more places, for ever fewer finalists, while it is
-/// open who wins. Of those that do, the one that wins by most is taken and checked again. Where none does, the report
-/// is of the one that came next.
+/// A finalist has to win over places, beyond what they differ by: how much a config gains differs by some per cent
+/// between them, and a config serves the calls of all. Of several the one that leads is chosen first, in more places
+/// for ever fewer of them. Then it has to win in places that had no part in that: of many that are alike one always
+/// looks fastest where it was chosen, and what a race chose may be so as well. These go on while it is open whether it
+/// wins. A winner is checked again. Where none wins, the report is of the one that came next.
 template <class LabIn>  // Lab& lab_in(place): a lab there, until the next is asked for
 void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces places, LabIn&& lab_in,
                     TuneReport& report) {
@@ -402,13 +410,9 @@ void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces pla
                             ? MeasureOptions{.spread = kMargin / 4, .confidence = 0.99}
                             : MeasureOptions{.spread = kMargin, .min_samples = kHeatSamples, .confidence = 0.99};
   Lab* lab = nullptr;
-  for (int place = 0; place < places.most; ++place) {
-    if (place >= places.least) {
-      leave_out_beaten(finalists, kFinalists >> (1 + (place - places.least) / kHalving));
-      if (now_seconds() >= until || (finalists.size() == 1 && finalists.front().wins())) break;
-    }
-    if (finalists.empty()) break;
-    lab = &lab_in(place);
+  int place = 0;
+  const auto run_in_next_place = [&](double seconds) {
+    lab = &lab_in(place++);
     const std::string why = lab->begin();
     std::erase_if(finalists, [&](const Finalist& f) {
       rejected(f) = why.empty() ? lab->lab().admit(f.at) : why;
@@ -416,7 +420,7 @@ void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces pla
     });
     std::vector<size_t> candidates;
     for (const Finalist& f : finalists) candidates.push_back(f.at);
-    heat.max_seconds = (until - now_seconds()) / (places.most - place);
+    heat.max_seconds = seconds;
     const std::vector<Comparison> results = run_heat(candidates, heat, lab->lab());
     for (size_t n = 0; n < finalists.size(); ++n) finalists[n].heats.push_back(results[n]);
     std::erase_if(finalists, [&](const Finalist& f) {
@@ -425,14 +429,32 @@ void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces pla
       return has_failed;
     });
     if (!finalists.empty()) report.comparison = finalists.front().comparison();
+  };
+  const auto is_late = [&] { return now_seconds() >= until; };
+  const auto share = [&](int places_left) { return (until - now_seconds()) / places_left; };
+
+  const bool are_several = finalists.size() > 1;
+  while (are_several && !finalists.empty() && (finalists.size() > 1 || place < places.least)) {
+    run_in_next_place(share(2 * places.most - place));
+    if (place >= places.least)
+      leave_out_beaten(finalists, is_late() ? 1 : kFinalists >> (1 + (place - places.least) / kHalving));
   }
-  std::erase_if(finalists, [](const Finalist& f) { return !f.wins(); });
-  if (finalists.empty()) return;
-  const Finalist best = *std::min_element(finalists.begin(), finalists.end(), gains_more);
-  report.comparison = best.comparison();
-  for (int n = 0; n < kFinalChecks && rejected(best).empty(); ++n) rejected(best) = lab->lab().admit(best.at);
-  report.faster = rejected(best).empty();
-  if (report.faster) report.best = report.candidates[best.at].config;
+  for (Finalist& f : finalists) f.heats.clear();
+
+  for (int proof = 0; proof < places.most && !finalists.empty(); ++proof) {
+    const Finalist& chosen = finalists.front();
+    if (proof >= places.least && (is_late() || chosen.wins() || !chosen.may_win())) break;
+    if (are_several) {
+      const double pause = std::clamp(share(places.most - proof) / 2, 0.0, kBetweenProofs);
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause));
+    }
+    run_in_next_place(share(places.most - proof));
+  }
+  if (finalists.empty() || !finalists.front().wins()) return;
+  std::string& why = rejected(finalists.front());
+  for (int n = 0; n < kFinalChecks && why.empty(); ++n) why = lab->lab().admit(finalists.front().at);
+  report.faster = why.empty();
+  if (report.faster) report.best = report.candidates[finalists.front().at].config;
 }
 
 void log_report(const Plan& plan, const TuneReport& report) {

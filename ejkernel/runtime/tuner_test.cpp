@@ -207,9 +207,31 @@ TEST_F(Tuner, while_it_is_open_who_wins_there_are_more_places) {
   ToyOfHalfThePlaces::places.clear();
   const TuneReport report = tune(toy_plan(), {.budget_seconds = 5, .publish = false});
   EXPECT_FALSE(report.faster);
-  constexpr size_t kLeast = 6, kMost = 16;  // besides that of the race
+  constexpr size_t kLeast = 6, kMost = 10 + 16;  // besides that of the race: to choose one, and for its proof
   EXPECT_GT(ToyOfHalfThePlaces::places.size(), 1 + kLeast);
   EXPECT_LE(ToyOfHalfThePlaces::places.size(), 1 + kMost);
+}
+
+/// Its quickest config is quick in the places where one is chosen, and slow in all that come later.
+struct ToyOfTheFirstPlaces : ToyTunable {
+  static constexpr size_t kFirst = 1 + 6;  // that of the race, and the least number in which finalists meet
+  static inline std::vector<float> places;
+  static void run(const Call<Toy>& call, const Config& config, const RunContext& context) {
+    const float here = call.inputs.x.as<float>()[0];
+    if (std::find(places.begin(), places.end(), here) == places.end()) places.push_back(here);
+    ToyTunable::run(call, config.delay == 0 && places.size() > kFirst ? Config{.delay = 30} : config, context);
+  }
+};
+
+TEST_F(Tuner, one_that_was_chosen_among_several_proves_itself_in_places_of_its_own) {
+  KernelRegistry::instance().add("toy", make_kernel<Toy, ToyOfTheFirstPlaces>(), 10000);
+  ToyTunable::by_default = {.delay = 8};
+  ToyTunable::offered = {{.delay = 8}, {.delay = 0}, {.delay = 4}};
+  ToyOfTheFirstPlaces::places.clear();
+  const TuneReport report = tune(toy_plan(), {.budget_seconds = 5, .publish = false});
+  EXPECT_GT(ToyOfTheFirstPlaces::places.size(), ToyOfTheFirstPlaces::kFirst);
+  EXPECT_FALSE(report.faster);
+  EXPECT_GT(report.comparison.ratio.low, 1) << "the places that chose it do not count";
 }
 
 TEST_F(Tuner, a_kernel_from_outside_may_crash_and_hang_without_harm) {
