@@ -394,8 +394,8 @@ def page() -> str:
     lines = [
         "# Operations under JAX's transformations",
         "",
-        "Each cell is a test (`./dev pytest tests/python/test_transformations.py`), in the oldest and the newest JAX that is "
-        "supported.",
+        "Each cell is a test (`./dev pytest tests/python/test_transformations.py`), in JAX 0.10.2, the newest that "
+        "serves the oldest Python, and in the newest.",
         "",
         "| | " + " | ".join((*COLUMNS, "vmap is one call")) + " |",
         "|---|" + "---|" * (len(COLUMNS) + 1),
