@@ -27,8 +27,19 @@ def _calls_in(jaxpr: Any) -> Iterator[tuple[Call, tuple[Spec, ...]]]:
 
 def _counted_calls(f: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> dict[tuple[Call, tuple], int]:
     """The distinct calls that f makes, in order, with how often each stands in its trace."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    are_arrays = [hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves]
+
+    def of_arrays(arrays: list[Any]) -> Any:
+        """f of these arrays and of everything else as it is given: numbers and switches may be parameters of a call."""
+        rest = iter(arrays)
+        of_all = [next(rest) if is_array else x for x, is_array in zip(leaves, are_arrays, strict=True)]
+        given, named = jax.tree.unflatten(tree, of_all)
+        return f(*given, **named)
+
+    traced = jax.make_jaxpr(of_arrays)([x for x, is_array in zip(leaves, are_arrays, strict=True) if is_array])
     counts: dict[tuple[Call, tuple], int] = {}
-    for call in _calls_in(jax.make_jaxpr(f)(*args, **kwargs).jaxpr):
+    for call in _calls_in(traced.jaxpr):
         counts[call] = counts.get(call, 0) + 1
     return counts
 

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ejkernel import _gradient, _interop, _library, _primitive, _settings
 from ejkernel._declarations import OPERATIONS, Operation, Param
 from ejkernel._dtypes import name_of
@@ -36,23 +38,32 @@ def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str
     if value is None:
         return None
     if param.type == "ints":
-        if isinstance(value, int):
+        if isinstance(value, (int, np.integer)):
+            value = int(value)
             one_sided = values.get("causal") or "causal" not in op.param_names  # decode sees nothing later at all
             return (value, 0) if one_sided else (value, value)
         return tuple(int(v) for v in value)
     if param.name.endswith("dtype"):
         return name_of(value)
     if param.type == "bool":
+        if isinstance(value, str):  # "False" is true
+            raise _library.InvalidArgument(f"{op.name}: {param.name} must be True or False, got {value!r}")
         return bool(value)
     if param.type == "int":
-        return _integer(op, param, value)
+        return _integer(op, param.name, value)
     return float(value) if param.type == "float" else value
 
 
-def _integer(op: Operation, param: Param, value: Any) -> int:
+def _integer(op: Operation, name: str, value: Any) -> int:
     if isinstance(value, bool) or int(value) != value:
-        raise _library.InvalidArgument(f"{op.name}: {param.name} must be an integer, got {value!r}")
+        raise _library.InvalidArgument(f"{op.name}: {name} must be an integer, got {value!r}")
     return int(value)
+
+
+def _config(op: Operation, config: Mapping[str, Any] | None) -> tuple[tuple[str, int], ...] | None:
+    if config is None:
+        return None
+    return tuple(sorted((str(k), _integer(op, f"config field '{k}'", v)) for k, v in dict(config).items()))
 
 
 def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]:
@@ -68,14 +79,13 @@ def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]
         raise TypeError(f"{op.name}: {missing[0]} must be given")
     params = {p.name: canonical_param(op, p, given[p.name], given) for p in op.params if p.name in given}
     set_params = {p.name: params[p.name] for p in op.params if p.name in params and params[p.name] != p.default}
-    config = given.get("config")
     options = _settings.apply(
         op.name,
         Options(
             platform=given.get("platform"),
             backend=given.get("backend"),
             kernel=given.get("kernel"),
-            config=None if config is None else tuple(sorted((str(k), int(v)) for k, v in dict(config).items())),
+            config=_config(op, given.get("config")),
             policy=given.get("policy"),
         ),
     )

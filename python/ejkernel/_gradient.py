@@ -13,7 +13,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
-from ejkernel import _primitive, _settings
+from ejkernel import _library, _primitive, _settings
 from ejkernel._declarations import OPERATIONS
 from ejkernel._primitive import Call
 
@@ -58,6 +58,13 @@ def _forward(call: Call, *primals: Any) -> tuple[list[jax.Array], Any]:
     outputs = outputs[: len(names)]
     saved = [checkpoint_name(x, residual_name(call.operation, name)) for name, x in zip(names, outputs, strict=True)]
     perturbed = tuple(name for name, primal in zip(call.given, primals, strict=True) if primal.perturbed)
+    gradient = OPERATIONS[OPERATIONS[call.operation].gradient]
+    for name, array in zip(call.given, arrays, strict=True):
+        if name in perturbed and name not in gradient.output_names and _is_float(array):
+            raise _library.Unsupported(
+                f"{call.operation}: there is no derivative for {name}, and it is differentiated; pass "
+                f"jax.lax.stop_gradient({name})"
+            )
     return saved + status, (arrays, saved, _Names(perturbed))
 
 
@@ -74,6 +81,12 @@ def _backward(call: Call, residuals: Any, cotangents: Sequence[Any]) -> tuple[An
         return tuple(None for _ in arrays)
     names = _primitive.output_names(call, arrays)
     cotangents = cotangents[: len(names)]  # a status word has none
+    for name, cotangent in zip(names, cotangents, strict=True):
+        if f"d_{name}" not in gradient.input_names and not isinstance(cotangent, SymbolicZero) and _is_float(cotangent):
+            raise _library.Unsupported(
+                f"{call.operation}: its output {name} has no derivative, and what is differentiated depends on it; use "
+                f"jax.lax.stop_gradient({name})"
+            )
     have = dict(zip(call.given, arrays, strict=True)) | dict(zip(names, saved, strict=True))
     zero = [f"d_{name}" for name, ct in zip(names, cotangents, strict=True) if isinstance(ct, SymbolicZero)]
     have |= {f"d_{name}": _materialised(ct) for name, ct in zip(names, cotangents, strict=True)}
@@ -82,6 +95,11 @@ def _backward(call: Call, residuals: Any, cotangents: Sequence[Any]) -> tuple[An
     backward = gradient_call(call, dims, given, wanted)
     results = dict(zip(backward.wanted, _primitive.bind(backward, [have[name] for name in given]), strict=True))
     return tuple(results.get(name) for name in call.given)
+
+
+def _is_float(array: Any) -> bool:
+    """What has derivatives: those of integers are of the dtype float0."""
+    return jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
 
 
 def _materialised(cotangent: Any) -> jax.Array:
@@ -95,6 +113,14 @@ _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 def evaluate(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """The call's outputs, differentiable where the operation is, and its status word if it is wanted."""
+    # Out here, where JAX differentiates it: the gradient of what every device has is the sum of theirs.
+    arrays = _primitive.alike(arrays)
     if OPERATIONS[call.operation].gradient is None:
         return _primitive.bind(call, arrays)
-    return _differentiable(call, *arrays)
+    try:
+        return _differentiable(call, *arrays)
+    except NotImplementedError as error:
+        # In a shard_map that no jit surrounds. Nothing is differentiated here: that would have met its own trace first.
+        if "symbolic_zeros" not in str(error):
+            raise
+        return _primitive.bind(call, arrays)

@@ -96,6 +96,20 @@ def is_for_xla(options: Options) -> bool:
     return options.platform == "xla" or options.kernel == "xla"
 
 
+def _check_that_xla_fits(call: Call, backend: str) -> None:
+    """What else is asked for where the platform xla is: it has one kernel, for every device, and nothing to choose."""
+    o = call.options
+    expected = {"platform": (None, "xla"), "kernel": (None, "xla"), "backend": (None, backend), "config": (None,)}
+    expected["policy"] = (None, *_settings.POLICIES)
+    for name, values in expected.items():
+        if (value := getattr(o, name)) not in values:
+            known = " or ".join(f"'{v}'" for v in values if v is not None)
+            raise _library.InvalidArgument(
+                f"{call.operation}: {name} must {f'be {known}' if known else 'be left out'} on the platform xla, got "
+                f"{dict(value) if name == 'config' else repr(value)}; leave it out"
+            )
+
+
 def run_on_xla(call: Call, *arrays: jax.Array) -> list[jax.Array]:
     """The call by the platform xla's implementation, in the caller's trace."""
     implementation = _xla.implementation(call.operation)
@@ -113,10 +127,18 @@ def _lower_to_xla(ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
     return mlir.lower_fun(functools.partial(run_on_xla, call), multiple_results=True)(ctx, *operands)
 
 
+def _lower_elsewhere(ctx: Any, *operands: Any, call: Call) -> Sequence[Any]:
+    """For devices that the library has no kernels for."""
+    if is_for_xla(call.options):
+        _check_that_xla_fits(call, ctx.module_context.platforms[0])
+    return _lower_to_xla(ctx, *operands, call=call)
+
+
 def choose(call: Call, specs: Sequence[Spec], device: Device) -> Plan | None:
     """The plan that serves a call there. None: the platform xla's implementation does, because it was asked for or
     because only a reference would serve and nobody asked for one."""
     if is_for_xla(call.options):
+        _check_that_xla_fits(call, "gpu" if device.kind == "cuda" else device.kind)
         return None
     plan = call.plan(specs, device)
     unasked = call.options.platform is None and call.options.kernel is None
@@ -161,9 +183,12 @@ def _lower_to_plan(device: Device, ctx: Any, *operands: Any, call: Call) -> Sequ
 # ---- vmap ----
 
 
-def _fold(call: Call, arrays: Sequence[jax.Array], axes: Sequence[int | None], size: int) -> tuple[list, list] | None:
-    """The arrays with all slices as entries of the operation's own batch, and the axes of the outputs where slices and
-    entries then lie; None where entries are not calls of their own, as where each has a status word."""
+def _fold(
+    call: Call, arrays: Sequence[jax.Array], axes: Sequence[int | None], size: int
+) -> tuple[list, list, int] | None:
+    """The arrays with all slices as entries of the operation's own batch, the axes of the outputs where slices and
+    entries then lie, and how many entries a slice has; None where entries are not calls of their own, as where each has a
+    status word."""
     if call.status:
         return None
     slices = [
@@ -189,16 +214,17 @@ def _fold(call: Call, arrays: Sequence[jax.Array], axes: Sequence[int | None], s
         rows = jnp.expand_dims(array, entry) if axis is None else jnp.moveaxis(array, axis, entry)
         shape = spec.shape[:entry] + (size, extent) + spec.shape[entry + 1 :]
         folded.append(jnp.broadcast_to(rows, shape).reshape(*shape[:entry], size * extent, *shape[entry + 2 :]))
-    return folded, [batch["outputs"][name] for name in outputs]
+    return folded, [batch["outputs"][name] for name in outputs], batch["size"]
 
 
 def _batch(arrays: Sequence[jax.Array], axes: Sequence[Any], *, call: Call) -> tuple[list[jax.Array], list[int]]:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    arrays = [_whole(x) for x in arrays]  # of the axis that is mapped, inputs of one slice say nothing
     if (fold := _fold(call, arrays, axes, size)) is not None:
-        folded, out_axes = fold
+        folded, out_axes, extent = fold
         results = bind(call, folded)
         return [
-            x.reshape(*x.shape[:axis], size, x.shape[axis] // size, *x.shape[axis + 1 :])
+            x.reshape(*x.shape[:axis], size, extent, *x.shape[axis + 1 :])
             for x, axis in zip(results, out_axes, strict=True)
         ], out_axes
     # One slice after the other, all by one plan.
@@ -231,7 +257,7 @@ primitive.multiple_results = True
 primitive.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[primitive] = _refuse_derivative
 batching.primitive_batchers[primitive] = _batch
-mlir.register_lowering(primitive, _lower_to_xla)
+mlir.register_lowering(primitive, _lower_elsewhere)
 mlir.register_lowering(primitive, functools.partial(_lower_to_plan, Device("cpu")), platform="cpu")
 mlir.register_lowering(primitive, functools.partial(_lower_to_plan, Device("cuda")), platform="cuda")
 
@@ -244,8 +270,18 @@ def _compiled(call: Call) -> Any:
 primitive.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
 
 
-def _same_varying_axes(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Inside shard_map: all inputs as varying over the axes that any of them varies over."""
+def _whole(x: jax.Array) -> jax.Array:
+    """On a mesh of explicit axes: the array as every device has all of it, since each runs the whole call."""
+    sharding = jax.typeof(x).sharding
+    if all(axes is None for axes in sharding.spec):
+        return x
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec()))
+
+
+def alike(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """What a call asks of its inputs: undivided, and inside shard_map all varying over the axes that any of them varies
+    over. Both have derivatives of their own."""
+    arrays = [_whole(x) for x in arrays]
     axes = [_varying_axes(jax.typeof(x)) for x in arrays]
     every = frozenset().union(*axes)
     missing = [tuple(every - known) for known in axes]
@@ -256,7 +292,7 @@ def bind(call: Call, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """The call's wanted outputs in declared order, and its status word if it is wanted."""
     named = jax.named_scope(f"ejkernel.{call.operation}") if _settings.stamps_programs() else contextlib.nullcontext()
     with named:
-        return primitive.bind(*_same_varying_axes(arrays), call=call)
+        return primitive.bind(*alike(arrays), call=call)
 
 
 # ---- what XLA calls ----

@@ -48,10 +48,10 @@ def stamps_programs() -> bool:
 
 
 def apply(operation: str, options: Options) -> Options:
-    """The options with what the scopes say where they say nothing."""
+    """The options with what the scopes say where they say nothing. The platform xla has no configs."""
     if options.policy is None:
         options = dataclasses.replace(options, policy=_policy.get())
-    if options.config is None:
+    if options.config is None and "xla" not in (options.platform, options.kernel):
         for name, config in reversed(_overlays.get()):
             if name == operation:
                 return dataclasses.replace(options, config=config)

@@ -186,6 +186,16 @@ def test_every_call_is_explained_wherever_it_stands():
     assert "  kernel cpu block_q=" in text and "    tier 6   heuristics      hit: " in text
 
 
+def test_numbers_and_switches_are_a_calls_own():
+    text = ejkernel.explain(ejkernel.flash_attention, *(QUERY,) * 3, causal=True, sliding_window=4, platform="cpu")
+    assert "sliding_window=(4, 0)" in text and "causal=True" in text and "asks for platform cpu" in text
+    assert "f32[3, 4]" in ejkernel.explain(
+        lambda x, chunk_size: ejkernel.mean_pooling(x["a"], chunk_size=chunk_size),
+        {"a": jax.ShapeDtypeStruct((3, 2, 4), jnp.float32)},
+        None,
+    )
+
+
 def test_equal_calls_are_explained_once_and_slices_as_one_call():
     text = ejkernel.explain(lambda query: attention(query) + attention(query), QUERY)
     assert text.count("flash_attention(") == 1 and "(2 times)" in text

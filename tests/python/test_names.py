@@ -223,6 +223,9 @@ def test_policy_of_the_environment(monkeypatch):
     for name, measured in (("heuristics", False), ("autotune", True)):
         monkeypatch.setenv("EJKERNEL_AUTOTUNE_POLICY", name)
         assert chain.policy.allow_autotune == measured and chain.policy.allow_heuristics
+    monkeypatch.setenv("EJKERNEL_AUTOTUNE_POLICY", "off")
+    with pytest.raises(InvalidArgument, match="policy must be one of autotune, heuristics, cached, got 'off'"):
+        chain.policy  # noqa: B018
 
 
 # ---- measuring ----

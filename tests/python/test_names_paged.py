@@ -72,6 +72,7 @@ def test_page_attention_takes_heads_first():
         0.5,
         attn_logits_soft_cap=3.0,
         cache_layout="page_major",
+        block_size=4,
     )
     assert_same(pages_first, want)
     with pytest.raises(InvalidArgument, match="block_size must be the page size 4, got 16"):
@@ -168,6 +169,9 @@ def test_configs_are_wishes(said):
         assert type(config).from_dict(config.to_dict()) == config
     assert "PageAttentionConfig.pages_per_compute_block" in said.text
     assert_same(modules.page_attention(QUERY, KEY, VALUE, LENGTHS, TABLES, num_splits=3), plain)
+    ragged = (QUERIES, KV_PAGES, LENGTHS, TABLES, STARTS, 2)  # a plain number among the arrays
+    config = RaggedPageAttentionConfig(num_queries_per_block=16)
+    assert_close(modules.ragged_page_attention(*ragged, cfg=config), modules.ragged_page_attention(*ragged))
     assert RaggedDecodeAttentionConfig(fwd_params={"num_key_splits": 4, "kv_blocksize": 64}).sizes() == {
         "num_splits": 4,
         "block_k": 64,

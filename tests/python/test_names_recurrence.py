@@ -79,10 +79,17 @@ def test_lightning_attention():
         ejkernel.lightning_attention(*QKV, num_layers=5)
 
 
-@pytest.mark.parametrize("name", ["recurrent_attention", "gla_attention", "lightning_attention"])
-def test_packed_sequences_may_have_a_batch_axis_of_one(name):
+@pytest.mark.parametrize(
+    "name, gate",
+    [
+        ("recurrent_attention", {}),
+        ("gla_attention", {"g": GK}),
+        ("gla_attention", {"gk": GK}),
+        ("lightning_attention", {}),
+    ],
+)
+def test_packed_sequences_may_have_a_batch_axis_of_one(name, gate):
     layer = {"layer_idx": 1, "num_layers": 2} if name == "lightning_attention" else {}
-    gate = {"g": GK} if name == "gla_attention" else {}
     more = {**layer, "initial_state": STATES, "cu_seqlens": CU_SEQLENS, "return_state": True}
     function = getattr(modules, name)
     out, states = function(*QKV, **gate, **more)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from cases import CASES, Case
 
 import ejkernel
-from ejkernel import _check_jax
+from ejkernel import _check_jax, _settings
 
 
 @pytest.mark.parametrize("version", ["0.8.3", "0.9.0"])
@@ -52,6 +55,62 @@ def test_arguments_that_it_does_not_have_are_named() -> None:
         ejkernel.mean_pooling(x, x=x)
     with pytest.raises(ejkernel.InvalidArgument, match="chunk_size must be an integer, got 2.5"):
         ejkernel.mean_pooling(x, chunk_size=2.5)
+
+
+def test_values_that_only_look_right_are_refused() -> None:
+    x = jnp.ones((1, 8, 2, 16))
+    with pytest.raises(ejkernel.InvalidArgument, match="causal must be True or False, got 'False'"):
+        ejkernel.flash_attention(x, x, x, causal="False")
+    with pytest.raises(ejkernel.InvalidArgument, match="config field 'block_q' must be an integer, got 64.5"):
+        ejkernel.flash_attention(x, x, x, config={"block_q": 64.5})
+    one, other = (ejkernel.flash_attention(x, x, x, sliding_window=n).out for n in (2, np.int64(2)))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ({"kernel": "cpu"}, "kernel must be 'xla' on the platform xla, got 'cpu'; leave it out"),
+        ({"backend": "gpu"}, "backend must be 'cpu' on the platform xla, got 'gpu'; leave it out"),
+        ({"config": {"block_q": 64}}, "config must be left out on the platform xla, got {'block_q': 64}; leave it out"),
+        ({"policy": "fast"}, "policy must be 'autotune' or 'heuristics' or 'cached' on the platform xla, got 'fast'"),
+        ({"platform": "cuda", "kernel": "xla"}, "platform must be 'xla' on the platform xla, got 'cuda'"),
+    ],
+)
+def test_what_the_platform_xla_does_not_have_is_refused(options: dict, sentence: str) -> None:
+    x = jnp.ones((1, 8, 2, 16))
+    with pytest.raises(ejkernel.InvalidArgument, match=re.escape(f"flash_attention: {sentence}")):
+        ejkernel.flash_attention(x, x, x, **({"platform": "xla"} | options))
+
+
+def test_the_platform_xla_takes_no_config_from_a_scope() -> None:
+    x = jnp.ones((1, 8, 2, 16))
+    with _settings.overlay("flash_attention", {"block_q": 64}):
+        ejkernel.flash_attention(x, x, x, platform="xla", backend="cpu", policy="heuristics")
+
+
+def test_what_has_no_derivative_is_refused_and_not_zero() -> None:
+    codes = jnp.ones((1, 8, 2, 16), jnp.int8)
+
+    def of_scale(scale: jax.Array) -> jax.Array:
+        return ejkernel.flash_attention(codes, codes, codes, q_scale=1.0, k_scale=scale, v_scale=1.0).out.sum()
+
+    with pytest.raises(ejkernel.Unsupported, match="flash_attention: there is no derivative for k_scale"):
+        jax.grad(of_scale)(jnp.float32(0.1))
+    assert jax.grad(lambda s: of_scale(jax.lax.stop_gradient(s)))(jnp.float32(0.1)) == 0
+
+    weights = {"weight_ih": jnp.ones((1, 16, 3)), "weight_hh": jnp.ones((1, 16, 4))}
+
+    def of_gates(x: jax.Array, kept: bool) -> jax.Array:
+        result = ejkernel.rnn(x, **weights, keep_gates=True)
+        gates = result.gates if kept else jax.lax.stop_gradient(result.gates)
+        return result.out.sum() + gates.sum()
+
+    x = jnp.ones((2, 5, 3))
+    with pytest.raises(ejkernel.Unsupported, match="rnn: its output gates has no derivative"):
+        jax.grad(of_gates)(x, True)
+    wanted = jax.grad(lambda x: ejkernel.rnn(x, **weights).out.sum())(x)
+    np.testing.assert_array_equal(jax.jit(jax.grad(of_gates), static_argnums=1)(x, False), wanted)
 
 
 def test_a_config_that_no_kernel_has_is_refused_when_it_is_chosen() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from ejkernel import _interop
 from ejkernel._declarations import OPERATIONS
 from ejkernel._functions import FUNCTIONS, make_call
 from ejkernel._library import Device, InvalidArgument, Spec
@@ -52,6 +53,7 @@ def _config(operation: str, given: Mapping[str, Any], cfg: BaseOperationConfig) 
         return {}
     # Which kernel it is needs no measuring.
     bound, arrays = make_call(OPERATIONS[operation], {**given, "policy": "heuristics"})
+    arrays = [x if hasattr(x, "dtype") else _interop.as_jax(x) for x in arrays]  # plain numbers and lists
     device = Device("cuda" if jax.default_backend() == "gpu" else "cpu")
     return dict(_fields(bound, specs_of([jax.typeof(x) for x in arrays]), device, tuple(sizes.items())))
 

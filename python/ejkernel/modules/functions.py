@@ -171,17 +171,19 @@ def page_attention(
     inline_seq_dim: bool = True,
     *,
     block_size: int | None = None,
+    cache_layout: str = "head_major",
 ) -> Any:
     """The newest token of each sequence over a cache of pages that lie heads first, [num_pages, num_kv_heads,
     page_size, head_dim]; cache_layout="page_major" takes the other ones. See ejkernel.page_attention, which returns the
     log-sum-exp as well. `num_splits` is a wish, as in PageAttentionConfig; `block_size` must be the page size if it is
     given. `max_context_len`, `mask_value`, `pages_per_compute_block`, `megacore_mode` and `inline_seq_dim` change
     nothing: lengths are read where they are, and masked logits are left out."""
-    if block_size not in (None, key_cache.shape[2]):
+    page_size = key_cache.shape[1 if cache_layout == "page_major" else 2]
+    if block_size not in (None, page_size):
         raise InvalidArgument(
-            f"page_attention: block_size must be the page size {key_cache.shape[2]}, got {block_size}; leave it out"
+            f"page_attention: block_size must be the page size {page_size}, got {block_size}; leave it out"
         )
-    changes: dict[str, Any] = {"cache_layout": "head_major"}
+    changes: dict[str, Any] = {}
     if attn_scale is not None:
         changes["softmax_scale"] = attn_scale
     if attn_logits_soft_cap is not None:
@@ -349,6 +351,7 @@ def gla_attention(
     initial_state: Array | None = None,
     cu_seqlens: Array | None = None,
     *,
+    gk: Array | None = None,
     softmax_scale: float | None = None,
     reverse: bool = False,
     return_state: bool = False,
@@ -358,7 +361,7 @@ def gla_attention(
     of 1."""
     if g is not None and g.ndim == query.ndim - 1:
         g = jnp.broadcast_to(jnp.asarray(g)[..., None], query.shape)
-    return _recurrence({"query": query, "key": key, "value": value, "g": g}, cu_seqlens, return_state)
+    return _recurrence({"query": query, "key": key, "value": value, "g": g, "gk": gk}, cu_seqlens, return_state)
 
 
 @_ported

@@ -27,7 +27,10 @@ class AutotunePolicy:
 
     @classmethod
     def named(cls, name: str) -> AutotunePolicy:
-        return next(cls(*allowed) for allowed, other in _NAMES.items() if other == name)
+        for allowed, known in _NAMES.items():
+            if known == name:
+                return cls(*allowed)
+        raise InvalidArgument(f"ejkernel: a policy must be one of {', '.join(_NAMES.values())}, got '{name}'")
 
 
 @contextlib.contextmanager
