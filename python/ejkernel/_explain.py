@@ -91,7 +91,8 @@ def tune(f: Callable[..., Any], *args: Any, seconds: float = 2.0, **kwargs: Any)
     are cleared for that. Calls that name their config, and those that XLA serves, have nothing to tune."""
     plans = []
     for call, specs in _counted_calls(f, args, kwargs):
-        if call.options.config is None and (plan := _choice(_unmeasured(call), specs)) is not None:
+        named = call.options.config or call.options.overlay
+        if named is None and (plan := _choice(_unmeasured(call), specs)) is not None:
             plans.append(plan)
     return [{"label": label} | report for label, report in _labels.tune_plans(plans, seconds).items()]
 

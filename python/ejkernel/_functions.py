@@ -39,10 +39,10 @@ def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str
         return None
     if param.type == "ints":
         if isinstance(value, (int, np.integer)):
-            value = int(value)
+            value = _integer(op, param.name, value)
             one_sided = values.get("causal") or "causal" not in op.param_names  # decode sees nothing later at all
             return (value, 0) if one_sided else (value, value)
-        return tuple(int(v) for v in value)
+        return tuple(_integer(op, param.name, v) for v in value)
     if param.name.endswith("dtype"):
         return name_of(value)
     if param.type == "bool":
@@ -55,8 +55,10 @@ def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str
 
 
 def _integer(op: Operation, name: str, value: Any) -> int:
-    if isinstance(value, bool) or int(value) != value:
+    if isinstance(value, (bool, str)) or int(value) != value:
         raise _library.InvalidArgument(f"{op.name}: {name} must be an integer, got {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise _library.InvalidArgument(f"{op.name}: {name} must be an integer of 64 bits, got {value!r}")
     return int(value)
 
 

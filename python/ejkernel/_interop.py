@@ -160,6 +160,8 @@ def _torch() -> _Torch:
 
 def _plain_array(value: Any) -> np.ndarray:
     array = np.asarray(value)
+    if array.dtype.kind in "iuO" and any(not -(2**31) <= x < 2**31 for x in array.flat):
+        raise InvalidArgument(f"ejkernel: plain integers must fit int32, got {value!r}; pass an array of another dtype")
     return array.astype({"int64": np.int32, "float64": np.float32}.get(array.dtype.name, array.dtype))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from ejkernel._library import Device, InvalidArgument, Options, Plan, Spec, Unsupported
+from ejkernel._library import Device, EjkernelError, InvalidArgument, Options, Plan, Spec, Unsupported
 
 _CALL = re.compile(r"""\{(\\22|\\"|\\\\22|\\\\\\")version\1:\d+,\1(?:label|config)""")
 _REST_OF_LITERAL = re.compile(rb"""(?:[^"\\]|\\.)*""", re.DOTALL)
@@ -128,9 +128,17 @@ def tune_plans(plans: Iterable[Plan], seconds: float) -> dict[str, dict[str, Any
 
 def autotune_lowered(lowered: Any, seconds: float = 2.0) -> dict[str, dict[str, Any]]:
     """Tunes every problem that a lowered program (or its text) has calls of, in order, for at most so long each; by label
-    what came of it: "faster", "config", "heuristic", "ratio", "candidates" …
+    what came of it: "faster", "config", "heuristic", "ratio", "candidates" … A call that this machine has no device or
+    kernel for has "why_not" alone.
 
     Who lowers the function again gets the configs that were found, in this process and, through the store, in later
     ones. `lowered` itself stays as it is. Where something was found JAX's caches are cleared."""
-    distinct = {json.dumps(call["call"]): call["call"] for call in planned_calls_in(_text_of(lowered))}
-    return tune_plans((_plan_of(call) for call in distinct.values()), seconds)
+    distinct = {json.dumps(found["call"]): found for found in planned_calls_in(_text_of(lowered))}
+    plans, refused = [], {}
+    for found in distinct.values():
+        try:
+            plans.append(_plan_of(found["call"]))
+        except EjkernelError as error:  # of a device or a kernel that is not here
+            why = {"operation": found["call"]["operation"], "faster": False, "why_not": str(error)}
+            refused[found["label"]] = why
+    return refused | tune_plans(plans, seconds)

@@ -171,6 +171,7 @@ class Options:
     kernel: str | None = None
     config: tuple[tuple[str, int], ...] | None = None
     policy: str | None = None
+    overlay: tuple[tuple[str, int], ...] | None = None  # a scope's config: where the kernel cannot have it, it is none
 
 
 NO_OPTIONS = Options()

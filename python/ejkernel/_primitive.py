@@ -35,7 +35,12 @@ class Call:
 
     def plan(self, specs: Sequence[Spec], device: Device = HOST, options: Options | None = None) -> Plan:
         inputs = dict(zip(self.given, specs, strict=True))
-        return Plan(self.operation, inputs, dict(self.params), self.options if options is None else options, device)
+        options = self.options if options is None else options
+        if options.overlay is not None and options.config is None:
+            with contextlib.suppress(_library.InvalidArgument):
+                overlaid = dataclasses.replace(options, config=options.overlay)
+                return Plan(self.operation, inputs, dict(self.params), overlaid, device)
+        return Plan(self.operation, inputs, dict(self.params), options, device)
 
 
 def specs_of(avals: Sequence[Any]) -> tuple[Spec, ...]:

@@ -9,7 +9,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 
-from ejkernel._library import Options
+from ejkernel._library import InvalidArgument, Options
 
 _overlays: contextvars.ContextVar[tuple[tuple[str, tuple[tuple[str, int], ...]], ...]] = contextvars.ContextVar(
     "ejkernel overlays", default=()
@@ -22,6 +22,9 @@ POLICIES = ("autotune", "heuristics", "cached")
 @contextlib.contextmanager
 def overlay(operation: str, config: Mapping[str, int]) -> Iterator[None]:
     """Within the scope calls of the operation that name no config take this one; the innermost scope wins."""
+    for name, value in config.items():
+        if isinstance(value, (bool, str)) or int(value) != value:
+            raise InvalidArgument(f"{operation}: config field '{name}' must be an integer, got {value!r}")
     entry = (operation, tuple(sorted((str(k), int(v)) for k, v in config.items())))
     token = _overlays.set((*_overlays.get(), entry))
     try:
@@ -54,5 +57,5 @@ def apply(operation: str, options: Options) -> Options:
     if options.config is None and "xla" not in (options.platform, options.kernel):
         for name, config in reversed(_overlays.get()):
             if name == operation:
-                return dataclasses.replace(options, config=config)
+                return dataclasses.replace(options, overlay=config)
     return options

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from ejkernel import _functions, _gradient, _interop
 from ejkernel._declarations import OPERATIONS, Operation
-from ejkernel._library import InvalidArgument, Plan
+from ejkernel._library import InvalidArgument, Plan, Unsupported
 from ejkernel._primitive import Call
 
 
@@ -78,6 +78,11 @@ def _run(call: Call, tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
             f"{call.operation}: inputs of ejkernel.torch must be torch tensors, got none; use ejkernel.{call.operation}"
         )
     tensors = _interop.framework_of(call, tensors).converted(call, tensors)
+    for name, x in zip(call.given, tensors, strict=True):
+        if torch.is_grad_enabled() and x.requires_grad and name not in _gradient_of(call).output_names:
+            raise Unsupported(
+                f"{call.operation}: there is no derivative for {name}, which requires one; pass {name}.detach()"
+            )
     names = _result_names(call, _interop.plan_of(call, tensors))
     return dict(zip(names, _Differentiable.apply(call, *tensors), strict=True))
 

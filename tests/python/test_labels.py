@@ -139,6 +139,16 @@ def tuner_that_finds(monkeypatch):
     monkeypatch.setattr(_library.Plan, "tune", tune)
 
 
+def test_calls_of_other_machines_stop_nothing(tuner_that_finds):
+    text = gradient().lower(jax.ShapeDtypeStruct((1, 42, 2, 24), jnp.float32)).as_text()
+    here, there = (f'backward","device":"{device}"'.replace('"', "\\22") for device in ("cpu", "cuda:7"))
+    assert here in text
+    elsewhere = text.replace(here, there)
+    refused, tuned = ejkernel.autotune_lowered(elsewhere).values()
+    assert refused["operation"] == "flash_attention_backward" and "cuda" in refused["why_not"]
+    assert tuned["operation"] == "flash_attention" and tuned["faster"]
+
+
 def test_a_function_that_is_lowered_again_has_what_was_found(tuner_that_finds):
     query = jax.ShapeDtypeStruct((1, 41, 2, 24), jnp.float32)
     function = gradient()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -94,9 +95,8 @@ def test_seeds_of_dropout():
 def config_of(**arguments):
     """What a call asks the library for."""
     jaxpr = jax.make_jaxpr(lambda q: modules.flash_attention(q, q, q, **arguments))(q)
-    return next(
-        e.params["call"].options.config for e in jax.tree.leaves(all_equations(jaxpr.jaxpr)) if "call" in e.params
-    )
+    options = next(e.params["call"].options for e in jax.tree.leaves(all_equations(jaxpr.jaxpr)) if "call" in e.params)
+    return options.config or options.overlay
 
 
 def all_equations(jaxpr):
@@ -214,6 +214,14 @@ def test_scopes_reach_the_librarys_operations():
     with overlay_cache({"flash_attention": {"block_q": 32}}):
         assert config_of() == (("block_q", 32),)
     assert config_of() is None
+    with overlay_cache({"flash_attention": {"block_q": 32}}):  # which the reference cannot have
+        assert "kernel reference" in ejkernel.explain(ejkernel.flash_attention, q, q, q, platform="reference")
+        modules.flash_attention(q, q, q, platform="xla")
+        with pytest.raises(InvalidArgument, match="block_k"):
+            ejkernel.flash_attention(q, q, q, platform="reference", config={"block_k": 64})
+    with pytest.raises(InvalidArgument, match="config field 'block_q' must be an integer, got 64.5"):
+        with overlay_cache({"flash_attention": {"block_q": 64.5}}):
+            pass
     with pytest.raises(InvalidArgument, match="heuristics"), policy_override(heuristics=False):
         pass
 
@@ -294,6 +302,41 @@ def test_one_config_for_all_slices():
     out = vmap_with_config(executor, Counting(), in_axes=1, out_axes=1)(batch)
     np.testing.assert_allclose(out, jnp.sin(batch), rtol=1e-6)
     assert chosen == [(3, 8)]
+    for mapped in (vmap_with_config(executor, Counting(), 1), vmap_with_config(Counting(), 1, executor=executor)):
+        np.testing.assert_allclose(mapped(batch), jnp.sin(batch).swapaxes(0, 1), rtol=1e-6)
+    given = vmap_with_config(Counting())(batch, cfg=Steps(2))
+    np.testing.assert_allclose(given, jnp.sin(batch), rtol=1e-6)
+    assert chosen == [(3, 8)] * 3
+    with pytest.raises(TypeError, match="in_axes is the last argument by position"):
+        vmap_with_config(Counting(), 0, 0)
+    with pytest.raises(TypeError, match="an executor is followed by the kernel"):
+        vmap_with_config(executor)
+
+
+def test_where_there_is_one_candidate():
+    class One(Repeat):
+        def heuristic_cfg(self, invocation):
+            return self.own
+
+        def candidate_cfgs(self, invocation):
+            return [Steps(1)]
+
+    one = One()
+    executor = Executor(ConfigSelectorChain(autotune=True))
+    one.own = None
+    assert executor.choose_config(one, x) == Steps(1) == autotune(one, x)
+    one.own = Steps(1)
+    assert executor.select(Invocation(kernel=one, args=(x,), kwargs={})).tier == "heuristics"
+    one.own = Steps(40)  # slower, so that it shows whether both were measured
+    assert executor.select(Invocation(kernel=one, args=(x,), kwargs={})).tier == "autotune"
+
+
+def test_autotune_prepares_as_an_executor_does():
+    class Prepared(Repeat):
+        def prepare(self, pair):
+            return (pair["x"],), {}
+
+    assert autotune(Prepared(), {"x": x}, configs=[Steps(1)]) == Steps(1)
 
 
 # ---- the persistent cache ----
@@ -328,6 +371,16 @@ def test_a_damaged_record_is_a_miss(tmp_path):
     assert cache.get("key") is None
     cache.put("key", Steps(9))
     assert cache.get("key") == Steps(9)
+
+
+def test_a_record_that_its_type_cannot_take_is_a_miss(tmp_path):
+    @dataclass(frozen=True)
+    class Local:
+        mode: "NotDefined"  # noqa: F821
+
+    cache = PersistentCache(tmp_path, Local)
+    cache.put("key", Local(1))
+    assert cache.get("key") is None
 
 
 def test_what_a_killed_process_left_is_swept(tmp_path):
@@ -459,6 +512,16 @@ class Nested:
     kind: Kind = Kind.PLAIN
     scale: float = 1.0
     more: dict[str, FwdParams] = field(default_factory=dict)
+
+
+def test_abstract_collections_survive_json():
+    @dataclass(frozen=True)
+    class Tiles:
+        sizes: Sequence[int]
+        names: Mapping[str, int]
+
+    tiles = Tiles((1, 2), {"a": 3})
+    assert from_json(to_json(tiles), Tiles) == tiles
 
 
 def test_configs_survive_json():

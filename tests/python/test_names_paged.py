@@ -92,6 +92,15 @@ def test_ragged_decode_attention():
     assert_same(got, want)
 
 
+def test_plain_numbers_may_be_numpys():
+    for number in (3, np.int64(3)):
+        got = modules.ragged_page_attention(*PAGED, np.int32(2), sliding_window=number)
+        assert_same(got, modules.ragged_page_attention(*PAGED, [2], sliding_window=(2, 0)))
+    lhs, rhs, sizes = normal(0, 5, 4), normal(1, 3, 4, 2), ints(2, 0, 3)
+    for offset in (1, np.int64(1), [1], ints(1)):
+        assert_same(modules.grouped_matmul(lhs, rhs[1:], sizes, offset), modules.grouped_matmul(lhs, rhs[1:], sizes, 1))
+
+
 def test_windows_of_ragged_page_attention_count_the_token_itself():
     got = modules.ragged_page_attention(*PAGED, 2, SINKS, sliding_window=3, compute_dtype=jnp.bfloat16)
     want = ejkernel.ragged_page_attention(

@@ -63,6 +63,11 @@ def test_values_that_only_look_right_are_refused() -> None:
         ejkernel.flash_attention(x, x, x, causal="False")
     with pytest.raises(ejkernel.InvalidArgument, match="config field 'block_q' must be an integer, got 64.5"):
         ejkernel.flash_attention(x, x, x, config={"block_q": 64.5})
+    for window in (2**64, "12", (2.7, 1)):
+        with pytest.raises(ejkernel.InvalidArgument, match="sliding_window must be an integer"):
+            ejkernel.flash_attention(x, x, x, sliding_window=window)
+    with pytest.raises(ejkernel.InvalidArgument, match="plain integers must fit int32, got .4294967299."):
+        ejkernel.flash_attention(x, x, x, seqused_k=[2**32 + 3])
     one, other = (ejkernel.flash_attention(x, x, x, sliding_window=n).out for n in (2, np.int64(2)))
     np.testing.assert_array_equal(one, other)
 

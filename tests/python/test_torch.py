@@ -44,6 +44,18 @@ def test_only_ejkernel_torch_imports_torch():
     subprocess.run([sys.executable, "-c", "import ejkernel, sys; assert 'torch' not in sys.modules"], check=True)
 
 
+def test_a_scale_that_requires_a_gradient_is_refused():
+    codes, scale = torch.ones(SHAPE, dtype=torch.int8), torch.ones(()).requires_grad_()
+    scales = {"q_scale": torch.ones(()), "v_scale": torch.ones(())}
+    with pytest.raises(
+        ejkernel.Unsupported, match="no derivative for k_scale, which requires one; pass k_scale.detach"
+    ):
+        ejkernel.torch.flash_attention(codes, codes, codes, k_scale=scale, **scales)
+    with torch.no_grad():
+        ejkernel.torch.flash_attention(codes, codes, codes, k_scale=scale, **scales)
+    ejkernel.torch.flash_attention(codes, codes, codes, k_scale=scale.detach(), **scales)
+
+
 def test_numbers_are_those_of_numpy_and_jax():
     tensors = [random(seed=seed) for seed in range(3)]
     for function in (ejkernel.flash_attention, ejkernel.attention, ejkernel.scaled_dot_product_attention):

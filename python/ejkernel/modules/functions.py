@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ejkernel._declarations import OPERATIONS
 from ejkernel._library import InvalidArgument
@@ -198,9 +199,14 @@ def _sinks_of_query_heads(softmax_aux: Any, num_q_heads: int) -> Any:
     return jnp.repeat(jnp.asarray(softmax_aux), num_q_heads // softmax_aux.shape[0], axis=0)
 
 
+def _plain(number: Any) -> Any:
+    """A plain number as the list that stands for an array of one."""
+    return [number] if isinstance(number, int) else number
+
+
 def _window_with_itself(operation: str, sliding_window: Any) -> Any:
     """A number of tokens, the query's own among them, as (tokens before it, tokens after it)."""
-    if not isinstance(sliding_window, int):
+    if not isinstance(sliding_window, (int, np.integer)):
         return sliding_window
     if sliding_window < 1:
         raise InvalidArgument(
@@ -250,7 +256,7 @@ def ragged_page_attention(
     query's own token. `compute_dtype`, `optimized`, `mask_value` and `vmem_limit_bytes` change nothing: logits and sums
     are float32."""
     return {
-        "num_seqs": [num_seqs] if isinstance(num_seqs, int) else num_seqs.reshape(1),
+        "num_seqs": num_seqs.reshape(1) if getattr(num_seqs, "shape", None) == () else _plain(num_seqs),
         "softmax_aux": _sinks_of_query_heads(softmax_aux, queries.shape[1]),
         "sliding_window": _window_with_itself("ragged_page_attention", sliding_window),
     }
@@ -409,7 +415,7 @@ def grouped_matmul(
             "device trace its own"
         )
     if group_offset is not None:
-        changes["group_offset"] = group_offset if isinstance(group_offset, int) else int(group_offset.reshape(()))
+        changes["group_offset"] = int(np.asarray(group_offset).reshape(()))
     if lhs.dtype != rhs.dtype and all(
         jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize > 1 for x in (lhs, rhs)
     ):

@@ -112,10 +112,14 @@ class ConfigSelectorChain:
         return None
 
     def measure(self, invocation: Invocation) -> Any:
-        """The fastest candidate, which from now on is the config of such calls, whatever was kept before; None where
-        there is no choice, or none of them runs."""
-        if len(candidates := candidates_of(invocation)) < 2:
+        """The fastest of the candidates and the kernel's own choice, which from now on is the config of such calls,
+        whatever was kept before; the only candidate where the kernel chooses none; None where there is no choice, or none
+        of them runs."""
+        candidates, own = candidates_of(invocation), heuristic_of(invocation)
+        if all(c == own for c in candidates):
             return None
+        if own is None and len(candidates) == 1:
+            return candidates[0]
         with self._measuring:
             config = self.tuner.best(invocation, candidates)
             if config is not None:

@@ -18,11 +18,12 @@ def vmap_with_config(
     kernel: Kernel | Executor, *more: Any, in_axes: Axes = 0, out_axes: Any = 0, executor: Executor | None = None
 ) -> Callable[..., Any]:
     """jax.vmap of a kernel whose config is chosen once, for the shapes of a slice; keyword arguments go whole to each
-    slice. Takes (kernel, ...) or (executor, kernel, ...)."""
+    slice, and `cfg` is the config if it is given. Takes (kernel, in_axes) or (executor, kernel, in_axes)."""
     kernel, executor, in_axes = _taken(kernel, more, executor, in_axes)
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        config = executor.choose_config(kernel, *_slices(args, in_axes), **kwargs)
+        cfg = kwargs.pop("cfg", None)
+        config = executor.choose_config(kernel, *_slices(args, in_axes), cfg=cfg, **kwargs)
         return jax.vmap(lambda *xs: executor(kernel, *xs, cfg=config, **kwargs), in_axes, out_axes)(*args)
 
     return mapped
@@ -39,7 +40,8 @@ def pmap_with_config(
     kernel, executor, in_axes = _taken(kernel, more, executor, in_axes)
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        config = executor.choose_config(kernel, *_slices(args, in_axes), **kwargs)
+        cfg = kwargs.pop("cfg", None)
+        config = executor.choose_config(kernel, *_slices(args, in_axes), cfg=cfg, **kwargs)
         function = jax.pmap(
             lambda *xs: executor(kernel, *xs, cfg=config, **kwargs), axis_name=axis_name, in_axes=in_axes
         )
@@ -50,7 +52,13 @@ def pmap_with_config(
 
 def _taken(first: Any, more: tuple, executor: Executor | None, in_axes: Axes) -> tuple[Kernel, Executor, Any]:
     if isinstance(first, Executor):
-        first, executor = more[0], first
+        if not more:
+            raise TypeError("ejkernel: an executor is followed by the kernel that it maps")
+        first, executor, more = more[0], first, more[1:]
+    if len(more) > 1:
+        raise TypeError(f"ejkernel: in_axes is the last argument by position, {len(more)} were given in its place")
+    if more:
+        in_axes = more[0]
     return first, executor or default_executor(), tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
 

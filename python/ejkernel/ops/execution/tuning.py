@@ -9,7 +9,7 @@ from ejkernel._library import NoConfig
 from ejkernel.ops.config.cache import ConfigCache
 from ejkernel.ops.core.kernel import Invocation, Kernel, candidates_of
 from ejkernel.ops.core.measure import Measurement, Tuner, benchmark
-from ejkernel.ops.execution.executor import Executor, default_executor
+from ejkernel.ops.execution.executor import Executor, default_executor, invocation_of
 from ejkernel.ops.registry import get_invocations
 
 __all__ = ["Measurement", "Tuner", "autotune", "autotune_recorded", "benchmark"]
@@ -24,7 +24,7 @@ def autotune(
     **kwargs: Any,
 ) -> Any:
     """The fastest of the configs, or of the kernel's candidates, for these arguments. Keeps nothing."""
-    invocation = Invocation(kernel=kernel, args=args, kwargs=kwargs)
+    invocation = invocation_of(kernel, args, kwargs)
     candidates = candidates_of(invocation) if configs is None else list(configs)
     best = Tuner(num_warmup, num_iters).best(invocation, candidates)
     if best is None:

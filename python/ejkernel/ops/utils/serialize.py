@@ -9,7 +9,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -133,13 +133,14 @@ def _read(value: Any, annotation: Any) -> Any:
         return _read_dataclass(value, annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return annotation(value)
-    if (origin or annotation) in (list, tuple):
+    kind = origin or annotation
+    if kind in (list, tuple, Sequence):
         if not isinstance(value, list):
             raise TypeError(f"ejkernel: a list was expected, got {value!r}")
         of_each = [a for a in arguments if a is not Ellipsis] or [Any]
         each = of_each if len(of_each) == len(value) else [of_each[0]] * len(value)
-        return (origin or annotation)(_read(item, a) for item, a in zip(value, each, strict=True))
-    if (origin or annotation) is dict:
+        return (list if kind is list else tuple)(_read(item, a) for item, a in zip(value, each, strict=True))
+    if kind in (dict, Mapping):
         if not isinstance(value, dict):
             raise TypeError(f"ejkernel: a mapping was expected, got {value!r}")
         return {key: _read(item, arguments[1]) if arguments else item for key, item in value.items()}
