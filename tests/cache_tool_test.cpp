@@ -189,6 +189,13 @@ TEST_F(CacheTool, without_a_command_says_which_there_are) {
   EXPECT_THAT(cache({"lst"}).err, HasSubstr("did you mean list?"));
 }
 
+TEST_F(CacheTool, what_nobody_has_written_to_can_be_exported_and_compared) {
+  const std::vector<std::string> nowhere = {"EJKERNEL_CACHE_DIR=" + root + "/not/yet"};
+  const std::string none = archive + ".none";
+  EXPECT_EQ(json_of(ejk({"cache", "export", none, "--json"}, nowhere))["records"], 0);
+  EXPECT_EQ(json_of(ejk({"cache", "diff", none, "--json"}, nowhere))["only_here"].size(), 0u);
+}
+
 TEST_F(CacheTool, exports_configs_alone_where_asked) {
   Store(root).put(key("config of cpu@1 for a problem"), {.value = "{}", .provenance = ""});
   EXPECT_EQ(json_of(cache({"export", archive, "--configs", "--json"}))["records"], 1);

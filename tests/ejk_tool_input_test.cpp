@@ -1,6 +1,7 @@
 // The command-line tool given what is wrong or hostile: one line that says so, and nothing runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -88,6 +89,44 @@ TEST(EjkTool, numbers_are_checked_before_anything_runs) {
     EXPECT_EQ(result.exit_code, 2) << message;
     EXPECT_THAT(result.err, HasSubstr(message));
     EXPECT_THAT(result.out, IsEmpty()) << message;
+  }
+}
+
+TEST(EjkTool, what_would_be_ignored_is_refused) {
+  const std::string folder = ::testing::TempDir();
+  const std::string empty = folder + "ejk_no_calls_" + std::to_string(::getpid());
+  std::ofstream(empty).close();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"bench", "--peaks", "--save", "x.json"},
+       "ejk: --save must come with cases that are measured, got --peaks; leave one of them out\n"},
+      {{"bench", "--overhead", "--baseline-kernel", "cpu"},
+       "ejk: a baseline must come with cases that are measured, got --overhead; leave one of them out\n"},
+      {{"bench", "--planning", "--fail-over", "5%"},
+       "ejk: --fail-over must come with a baseline, got none; name one with --baseline FILE\n"},
+      {{"bench", "--peaks", "--fail-over", "x"}, "ejk: --fail-over must be a percentage, got 'x'; for example 5%\n"},
+      {{"bench", "--baseline", folder},
+       "ejk: --baseline must be a file that ejk bench --save made, got no " + folder + "; check the path\n"},
+      {{"compile", "--case", "odd_lengths"},
+       "ejk: --case must come with its operation, got none; name it: ejk compile OP --case odd_lengths\n"},
+      {{"tune", "--recorded", empty},
+       "ejk: --recorded must name a file with calls, got " + empty +
+           ", where there is none; record some with EJKERNEL_OPS_RECORD=" + empty + "\n"},
+  };
+  for (const auto& [arguments, error] : wrong) {
+    const ProcessResult result = ejk(arguments);
+    EXPECT_EQ(result.exit_code, 2) << error;
+    EXPECT_EQ(result.err, error);
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+  std::filesystem::remove(empty);
+}
+
+TEST(EjkTool, what_cannot_be_written_is_no_success) {
+  for (const std::string words : {"header", "list", "explain flash_attention --q_len 64 --json"}) {
+    const std::string command = EJK_BINARY_DIR "/bin/ejk " + words + " >/dev/full";
+    const ProcessResult result = run_process({"/bin/sh", "-c", command}, {});
+    EXPECT_EQ(result.exit_code, 1) << words;
+    EXPECT_THAT(result.err, StartsWith("ejk: ")) << words;
   }
 }
 

@@ -285,7 +285,30 @@ int bench_peaks(const BenchFlags& flags) {
   return kOk;
 }
 
+/// What measures no cases has none to save or to compare, and a comparison saves none.
+void refuse_what_would_be_ignored(const BenchFlags& flags) {
+  const bool compares = !flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
+                        !flags.baseline_program.empty();
+  const std::pair<bool, std::string_view> others[] = {{flags.peaks, "--peaks"},
+                                                      {flags.overhead, "--overhead"},
+                                                      {flags.planning, "--planning"},
+                                                      {compares, "a baseline"}};
+  for (const auto& [is_given, name] : others) {
+    if (!is_given) continue;
+    if (!flags.save.empty())
+      throw_invalid("ejk", "--save", "come with cases that are measured", std::string(name), "leave one of them out");
+    if (compares && name != "a baseline")
+      throw_invalid("ejk", "a baseline", "come with cases that are measured", std::string(name),
+                    "leave one of them out");
+  }
+  if (!flags.fail_over.empty()) {
+    parse_percent("--fail-over", flags.fail_over);
+    if (!compares) throw_invalid("ejk", "--fail-over", "come with a baseline", "none", "name one with --baseline FILE");
+  }
+}
+
 int bench(const BenchFlags& flags) {
+  refuse_what_would_be_ignored(flags);
   if (flags.threads < 0 || flags.threads > 4096)
     throw_invalid("ejk", "--threads", "be from 1 to 4096", std::to_string(flags.threads), "leave it out for all");
   if (flags.threads > 0) {
@@ -297,12 +320,9 @@ int bench(const BenchFlags& flags) {
   const std::vector<BenchEntry> entries = entries_of("bench", flags.call, flags.cases);
   if (flags.worker) return bench_worker(flags, entries.front());
   if (flags.planning) return bench_planning(flags, entries);
-  if (!flags.fail_over.empty()) parse_percent("--fail-over", flags.fail_over);
   if (!flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
       !flags.baseline_program.empty())
     return bench_against_baseline(flags, entries);
-  if (!flags.fail_over.empty())
-    throw_invalid("ejk", "--fail-over", "come with a baseline", "none", "name one with --baseline FILE");
   return bench_entries(flags, entries);
 }
 

@@ -56,7 +56,7 @@ void require_safe(const fs::path& file) {
 
 Json read_baseline(const std::string& file) {
   std::ifstream stream(file);
-  if (!stream)
+  if (!stream || !fs::is_regular_file(file))
     refuse("--baseline", "be a file that ejk bench --save made", fmt::format("no {}", file), "check the path");
   const Json json = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("cases") || !json["cases"].is_array() || !json.contains("identity") ||
@@ -67,6 +67,10 @@ Json read_baseline(const std::string& file) {
 
 std::string text_in(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
+}
+
+bool is_backward(const Json& known) {
+  return known.contains("backward") && known["backward"].is_boolean() && known["backward"].get<bool>();
 }
 
 BaselineProgram program_of(const BenchFlags& flags, const Json& baseline) {
@@ -97,7 +101,7 @@ std::vector<BenchEntry> chosen_entries(const BenchFlags& flags, const std::vecto
   for (const BenchEntry& entry : wanted)
     for (const Json& known : baseline["cases"])
       if (known.is_object() && text_in(known, "operation") == entry.call.operation &&
-          text_in(known, "case") == entry.name && known.value("backward", false) == entry.call.backward) {
+          text_in(known, "case") == entry.name && is_backward(known) == entry.call.backward) {
         chosen.push_back(entry);
         break;
       }

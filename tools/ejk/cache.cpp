@@ -81,16 +81,15 @@ Json json_of(const StoredRecord& stored) {
 
 void print_json(const Json& json) { fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
 
-namespace {
-
-// ---- list, show, verify ----
-
-/// A store that nobody has written to yet is empty, and no mistake.
 std::optional<RecordSource> source_of(const CacheFlags& flags) {
   const std::string root = named_root(flags);
   if (flags.root.empty() && !fs::exists(root)) return std::nullopt;
   return RecordSource(root);
 }
+
+namespace {
+
+// ---- list, show, verify ----
 
 struct Totals {
   int64_t good = 0, damaged = 0, newer = 0, bytes = 0;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "ejkernel/core/store.h"
@@ -32,6 +33,8 @@ class RecordSource {
 
 /// The folder or archive of --root, else the process's store. InvalidArgument when there is none.
 std::string named_root(const CacheFlags& flags);
+/// Its records. A store that nobody has written to yet has none, and that is no mistake.
+std::optional<RecordSource> source_of(const CacheFlags& flags);
 /// The same to write to, held to its quota; its folder is made when it is not there.
 std::unique_ptr<const Store> writable_store(const CacheFlags& flags);
 /// The word after the command. InvalidArgument, with what it should be, when there is none.

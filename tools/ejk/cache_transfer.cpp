@@ -30,9 +30,9 @@ struct Known {
 };
 
 /// Good records by the digests of their keys.
-std::map<std::string, Known> records_of(const std::string& path) {
+std::map<std::string, Known> records_of(const RecordSource& source) {
   std::map<std::string, Known> records;
-  RecordSource(path).for_each([&](const StoredRecord& stored) {
+  source.for_each([&](const StoredRecord& stored) {
     if (stored.state == RecordState::good)
       records.emplace(stored.digest, Known{stored.key, digest_of(stored.record.value)});
   });
@@ -78,8 +78,9 @@ void take(const StoredRecord& stored, const Store& into, bool replaces, Transfer
 }  // namespace
 
 int diff_caches(const CacheFlags& flags) {
-  const auto here = records_of(named_root(flags));
-  const auto there = records_of(required_argument(flags, "a store's folder or an archive"));
+  const auto there = records_of(RecordSource(required_argument(flags, "a store's folder or an archive")));
+  const auto ours = source_of(flags);
+  const auto here = ours ? records_of(*ours) : std::map<std::string, Known>();
   Json only_here = Json::array(), only_there = Json::array(), different = Json::array();
   Table table("llll");
   const auto note = [&](Json& list, std::string_view what, const std::string& digest, const RecordKey& key) {
@@ -129,12 +130,13 @@ int export_cache(const CacheFlags& flags) {
   if (fs::exists(path)) throw_invalid("ejk", path, "be a new file", "one that exists", "remove it, or name another");
   ArchiveBuilder builder;
   int64_t not_good = 0;
-  RecordSource(named_root(flags)).for_each([&](const StoredRecord& stored) {
+  const auto add = [&](const StoredRecord& stored) {
     if (stored.state != RecordState::good)
       ++not_good;
     else if (!flags.configs || is_config_key(stored.key))
       builder.add(stored.key, stored.record);
-  });
+  };
+  if (const auto ours = source_of(flags)) ours->for_each(add);
   if (!builder.write(path)) throw Unsupported(fmt::format("ejk: {} cannot be written: {}", path, std::strerror(errno)));
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
   if (flags.json)

@@ -165,7 +165,12 @@ int run(const Flags& flags) {
   const std::vector<DeviceProperties> devices = devices_of(flags.architectures);
   const KernelRegistry& registry = KernelRegistry::instance();
   if (!flags.operation.empty()) registry.find(flags.operation);  // known, or says which are
-  if (!flags.case_name.empty()) require_case(flags.operation, flags.case_name);
+  if (!flags.case_name.empty()) {
+    if (flags.operation.empty())
+      throw_invalid("ejk", "--case", "come with its operation", "none",
+                    fmt::format("name it: ejk compile OP --case {}", flags.case_name));
+    require_case(flags.operation, flags.case_name);
+  }
   std::vector<Work> work;
   for (const std::string& name : registry.names())
     if (flags.operation.empty() || name == flags.operation) add_work(*registry.find(name), flags, devices, work);

@@ -1,4 +1,6 @@
 // ejk: measures, checks and explains the kernels of this library.
+#include <cstdio>
+
 #include "ejkernel/runtime/choose.h"
 #include "tools/ejk/verbs.h"
 
@@ -56,5 +58,8 @@ constexpr ejk::tool::Verb kVerbs[] = {
 int main(int argc, char** argv) {
   // Timing and checking are about the configs that are there; only `tune` looks for better ones.
   const ejk::PolicyOverride what_is_there({.autotune = false});
-  return ejk::tool::run_command_line(kVerbs, argc, argv);
+  const int code = ejk::tool::run_command_line(kVerbs, argc, argv);
+  if (code != ejk::tool::kOk || (std::fflush(stdout) == 0 && std::ferror(stdout) == 0)) return code;
+  std::fputs("ejk: what it has to say could not be written: is the disk full?\n", stderr);
+  return ejk::tool::kFailed;
 }

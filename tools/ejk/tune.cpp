@@ -112,7 +112,11 @@ std::vector<Problem> problems_of(const Flags& flags) {
   if (!flags.recorded.empty()) {
     require_alone("--recorded", flags.call.operation);
     require_alone("--recorded", flags.hlo);
-    return problems_of_calls(load_invocations(flags.recorded));
+    const std::vector<Invocation> calls = load_invocations(flags.recorded);
+    if (calls.empty())
+      throw_invalid("ejk", "--recorded", "name a file with calls", flags.recorded + ", where there is none",
+                    "record some with EJKERNEL_OPS_RECORD=" + flags.recorded);
+    return problems_of_calls(calls);
   }
   if (!flags.hlo.empty()) {
     require_alone("--hlo", flags.call.operation);

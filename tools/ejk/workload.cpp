@@ -68,12 +68,15 @@ ToolCall make_call_with_data(const CallFlags& flags) {
 
 Workload::Workload(const ToolCall& call, const CallFlags& flags, double cold_bytes)
     : plan_(Plan::make(call.operation, on_device(call.inputs, flags.device), call.params, plan_options(flags))) {
+  constexpr double kMostCopies = 32, kMostBytes = 4e9;
   double set_bytes = bytes_of(call.inputs);
   for (const OutputSpec& spec : plan_.outputs())
     if (spec.present && spec.aliased_input < 0) set_bytes += static_cast<double>(num_bytes(spec.dtype, spec.shape));
-  const double wanted = std::ceil(cold_bytes / std::max(set_bytes, 1.0));
-  const auto count = static_cast<size_t>(std::clamp(wanted, 1.0, 32.0));
-  bytes_in_turn_ = set_bytes * static_cast<double>(count);
+  // A call may touch a small part of what it is given, as of a cache of many pages.
+  const double touched = std::min(set_bytes, plan_.work().bytes);
+  const double wanted = std::ceil(cold_bytes / std::max(touched, 1.0));
+  const double most = std::clamp(kMostBytes / std::max(set_bytes, 1.0), 1.0, kMostCopies);
+  const auto count = static_cast<size_t>(std::clamp(wanted, 1.0, most));
   for (size_t n = 0; n < count; ++n) {
     Copy copy;
     copy.inputs = call.inputs;

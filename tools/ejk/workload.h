@@ -22,8 +22,9 @@ std::vector<Tensor> on_device(std::vector<Tensor> specs, Device device);
 /// device.
 ToolCall make_call_with_data(const CallFlags& flags);
 
-/// A planned call with its outputs and workspace, in as many copies as it takes to pass `cold_bytes` (at most 32; none
-/// more than one for 0): running them in turn finds their data in memory, not in a cache.
+/// A planned call with its outputs and workspace, in as many copies as it takes for what they touch to pass
+/// `cold_bytes` (at most 32, and 4 GB; none more than one for 0): running them in turn finds their data in memory, not
+/// in a cache.
 class Workload {
  public:
   Workload(const ToolCall& call, const CallFlags& flags, double cold_bytes);
@@ -33,7 +34,6 @@ class Workload {
   /// Of the first copy, on the device.
   std::span<const Tensor> inputs() const { return copies_.front().inputs; }
   std::span<const Array> outputs() const { return copies_.front().owned_outputs; }
-  double bytes_in_turn() const { return bytes_in_turn_; }
 
  private:
   struct Copy {
@@ -44,7 +44,6 @@ class Workload {
   Plan plan_;
   std::vector<Copy> copies_;
   Array workspace_;
-  double bytes_in_turn_ = 0;
 };
 
 /// Times calls, one after the other: on the host with as many copies as pass the last-level cache twice over, on a GPU
