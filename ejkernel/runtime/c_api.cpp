@@ -49,18 +49,29 @@ static_assert(EJK_LOG_DEBUG == static_cast<int>(LogLevel::debug));
 
 // ---- errors ----
 
+/// Without a destructor: calls may come when the thread's objects are gone, from exit handlers.
 struct LastError {
   ejk_status code = EJK_OK;
-  std::string text;
   const char* shown = "";
+  bool has_place = true;  ///< for its text
 };
 thread_local LastError last_error;
 
+struct ErrorText {
+  std::string text;
+  ~ErrorText() {
+    last_error.shown = "ejkernel: an error at the end of a thread, where its text has no place any more";
+    last_error.has_place = false;
+  }
+};
+thread_local ErrorText error_text;
+
 ejk_status fail(ErrorCode code, const char* text) noexcept {
   last_error.code = static_cast<ejk_status>(code);
+  if (!last_error.has_place) return last_error.code;
   try {
-    last_error.text = text;
-    last_error.shown = last_error.text.c_str();
+    error_text.text = text;
+    last_error.shown = error_text.text.c_str();
   } catch (...) {
     last_error.shown = "ejkernel: out of memory while an error was being reported";
   }

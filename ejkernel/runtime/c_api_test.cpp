@@ -315,6 +315,14 @@ TEST_F(CApi, config_as_override) {
   EXPECT_REFUSED(execute(nullptr, &o), EJK_INVALID_ARGUMENT, "it has block unroll");
 }
 
+TEST_F(CApi, a_config_of_lists_is_refused_however_deep_they_are) {
+  constexpr size_t kLevels = 200000;
+  const std::string deep = R"({"block": )" + std::string(kLevels, '[') + std::string(kLevels, ']') + "}";
+  ejk_plan_options o = options();
+  o.config = deep.c_str();
+  EXPECT_REFUSED(execute(nullptr, &o), EJK_INVALID_ARGUMENT, "config field block must be an integer, got an array");
+}
+
 TEST_F(CApi, a_config_that_is_set_serves_later_plans) {
   auto config_of = [](const Plan& of) {
     char* text = nullptr;

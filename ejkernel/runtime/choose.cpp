@@ -36,8 +36,8 @@ constexpr size_t kMaxChoices = 4096;
 
 /// No config: nothing beats the heuristic's.
 ClockCache<std::optional<ConfigBlock>>& memory_tier() {
-  static ClockCache<std::optional<ConfigBlock>> cache(kMaxMemoryConfigs);
-  return cache;
+  static auto* cache = new ClockCache<std::optional<ConfigBlock>>(kMaxMemoryConfigs);  // calls may come at exit
+  return *cache;
 }
 
 struct CachedChoice {
@@ -51,8 +51,8 @@ ClockCache<CachedChoice>& choices() {
 
 /// Why a kernel's code could not be had.
 ClockCache<std::string>& failures() {
-  static ClockCache<std::string> cache(kMaxChoices);
-  return cache;
+  static auto* cache = new ClockCache<std::string>(kMaxChoices);
+  return *cache;
 }
 // Rises when a memory config changes, so that a cached choice made before is looked at again.
 std::atomic<uint64_t> memory_generation{0};

@@ -27,15 +27,15 @@ std::string fingerprint_of(const DeviceProperties& properties) {
 }
 
 const DeviceProperties& cpu_properties() {
-  static const DeviceProperties properties = [] {
+  static const auto* properties = [] {  // never destroyed: calls may come while the process exits
     const cpu::CpuInfo& info = cpu::cpu_info();
-    return DeviceProperties{.device = {},
-                            .product = info.product,
-                            .architecture = info.isa,
-                            .num_units = cpu::default_num_threads(),
-                            .cache_bytes = info.cache_bytes};
+    return new DeviceProperties{.device = {},
+                                .product = info.product,
+                                .architecture = info.isa,
+                                .num_units = cpu::default_num_threads(),
+                                .cache_bytes = info.cache_bytes};
   }();
-  return properties;
+  return *properties;
 }
 
 /// Copies between the host and a device and waits.
@@ -53,8 +53,8 @@ const DeviceProperties& device_properties(Device device) {
 }
 
 const std::string& device_fingerprint(Device device) {
-  static const std::string cpu = fingerprint_of(cpu_properties());
-  if (device.kind == DeviceKind::cpu) return cpu;
+  static const auto* cpu = new std::string(fingerprint_of(cpu_properties()));
+  if (device.kind == DeviceKind::cpu) return *cpu;
   // One per properties, which are never taken back; equal devices share records, not entries here.
   static std::mutex mutex;
   static auto* known = new std::map<const DeviceProperties*, std::string>;

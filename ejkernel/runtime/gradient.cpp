@@ -26,8 +26,18 @@ GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> c
   if (cotangents.size() != op.outputs.size())
     throw_invalid(op.name, "the cotangents", fmt::format("be {} tensors", op.outputs.size()),
                   std::to_string(cotangents.size()), "pass one per output, absent ones default-constructed");
+  if (forward.outputs.size() != op.outputs.size())
+    throw_invalid(op.name, "the forward's outputs", fmt::format("be {} tensors", op.outputs.size()),
+                  std::to_string(forward.outputs.size()), "pass all that it gave, absent ones default-constructed");
   const Operation& gradient = *registry.find(op.gradient)->declaration;
   const CheckedCall checked = check_call(op, forward.inputs, forward.params);
+  for (size_t o = 0; o < op.outputs.size(); ++o) {
+    const std::string_view name = op.outputs[o].name;
+    if (cotangents[o].present() && is_float(checked.outputs[o].dtype) &&
+        find_input(gradient, fmt::format("d_{}", name)) < 0)
+      throw Unsupported(fmt::format(
+          "{}: its output {} has no derivative, and a cotangent of it was given; leave it out", op.name, name));
+  }
 
   GradientCall call{
       .operation = std::string(op.gradient), .inputs = {}, .params = gradient.default_params, .zeros = {}};
@@ -62,7 +72,11 @@ GradientCall gradient_call(const ForwardCall& forward, std::span<const Tensor> c
 std::vector<Array> pull_back(const ForwardCall& forward, std::span<const Tensor> cotangents,
                              const CallOptions& options) {
   const GradientCall call = gradient_call(forward, cotangents, options.stream);
-  return execute(call.operation, call.inputs, call.params, options);
+  // A kernel and its config are the forward's alone.
+  CallOptions ours = options;
+  ours.plan.kernel.clear();
+  ours.plan.config.reset();
+  return execute(call.operation, call.inputs, call.params, ours);
 }
 
 }  // namespace ejk

@@ -220,7 +220,8 @@ ConfigValues config_values_from_json(std::string_view operation, std::string_vie
   for (const auto& [field, value] : json.items()) {
     const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX};
     if (!value.is_number_integer() || !fits)
-      throw_invalid(operation, "config field " + field, "be an integer", value.dump(), fix);
+      throw_invalid(operation, "config field " + field, "be an integer",
+                    value.is_structured() ? "an " + std::string(value.type_name()) : value.dump(), fix);
     values.emplace_back(field, value.get<int64_t>());
   }
   return values;

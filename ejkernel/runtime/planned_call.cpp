@@ -13,6 +13,7 @@
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/json.h"
 #include "ejkernel/runtime/problem.h"
+#include "ejkernel/runtime/registry.h"
 
 namespace ejk {
 namespace {
@@ -123,6 +124,9 @@ PlannedCall planned_call_from_json(std::string_view text) {
 Plan plan_of(const PlannedCall& planned) {
   PlanOptions options = planned.call.options;
   options.config = planned.config;
+  // The kernel was chosen: a platform that the environment asks for is for calls which name none.
+  for (const auto& kernel : KernelRegistry::instance().find(planned.call.operation)->kernels)
+    if (kernel->name == options.kernel && !options.platform) options.platform = kernel->platform;
   return Plan::make(planned.call.operation, planned.call.inputs, planned.call.params, options);
 }
 

@@ -34,6 +34,15 @@ TEST(PlannedCall, comes_back_as_the_same_plan) {
   EXPECT_EQ(back.workspace_bytes(), plan.workspace_bytes());
 }
 
+TEST(PlannedCall, a_platform_of_the_environment_is_for_calls_that_name_none) {
+  const std::string text = planned_call_json(some_plan());
+  ::setenv("EJKERNEL_PLATFORM", "reference", 1);
+  environment::reload();
+  EXPECT_EQ(plan_of(planned_call_from_json(text)).kernel().name, "cpu");
+  ::unsetenv("EJKERNEL_PLATFORM");
+  environment::reload();
+}
+
 TEST(PlannedCall, label_names_operation_revision_and_problem) {
   EXPECT_THAT(label_of(some_plan()), ::testing::MatchesRegex("ejkernel.flash_attention@[0-9]+:[0-9a-f]{32}"));
 }

@@ -73,9 +73,9 @@ struct KernelRegistry::State {
 };
 
 KernelRegistry& KernelRegistry::instance() {
-  static KernelRegistry registry;
-  load_environment_plugins(registry);
-  return registry;
+  static auto* registry = new KernelRegistry;  // never destroyed: calls may come while the process exits
+  load_environment_plugins(*registry);
+  return *registry;
 }
 
 KernelRegistry::KernelRegistry() : state_(std::make_unique<State>()) {

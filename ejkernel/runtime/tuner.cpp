@@ -120,8 +120,9 @@ Plan affordable(const Plan& plan, const TuneOptions& options) {
   const std::string why = why_too_large(plan, options);
   if (why.empty()) return plan;
   for (int64_t batch = batch_of(plan) / 2; batch > 0; batch /= 2) {
-    Plan smaller = Plan::make(plan.operation().name, with_batch(plan, batch), plan.params(),
-                              {.kernel = plan.kernel().name, .policy = Policy{.autotune = false}});
+    Plan smaller = Plan::make(
+        plan.operation().name, with_batch(plan, batch), plan.params(),
+        {.platform = plan.kernel().platform, .kernel = plan.kernel().name, .policy = Policy{.autotune = false}});
     if (why_too_large(smaller, options).empty()) return smaller;
   }
   throw Unsupported(fmt::format("{}: {}; free memory, or tune a smaller call", plan.operation().name, why));

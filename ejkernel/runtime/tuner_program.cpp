@@ -95,7 +95,7 @@ struct ReadJob {
     Reader reader(memory, size);
     const auto header = reader.value<Header>();
     const std::string operation = reader.text(header.operation_bytes), kernel = reader.text(header.kernel_bytes);
-    check_layout(operation, kernel, header.layout);
+    const Platform platform = checked_platform(operation, kernel, header.layout);
     const auto params = reader.value<ParamsBlock>();
     for (uint64_t n = 0; n < header.num_candidates; ++n) candidates.push_back(reader.value<ConfigBlock>());
     for (uint64_t n = 0; n < header.num_inputs; ++n) inputs.push_back(reader.value<Tensor>());
@@ -110,12 +110,12 @@ struct ReadJob {
       input = copies.back().tensor;
     }
     // The heuristic's config is not asked for: it is the first candidate, and may be what needs trying.
-    plan = Plan::make(operation, inputs, params, {.kernel = kernel});
+    plan = Plan::make(operation, inputs, params, {.platform = platform, .kernel = kernel});
   }
 
  private:
-  /// Before anything is read that depends on it.
-  static void check_layout(const std::string& operation, const std::string& kernel, uint64_t layout) {
+  /// The kernel's. Checks the layout before anything is read that depends on it.
+  static Platform checked_platform(const std::string& operation, const std::string& kernel, uint64_t layout) {
     const auto registered = KernelRegistry::instance().find(operation);
     const auto& kernels = registered->kernels;
     const auto found =
@@ -128,6 +128,7 @@ struct ReadJob {
                       operation, program, kernel));
     if (layout_of(*registered->declaration, **found) != layout)
       throw Unsupported(fmt::format("{}: the program {} is of another version of the library", operation, program));
+    return (*found)->platform;
   }
 };
 

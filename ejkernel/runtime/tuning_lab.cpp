@@ -58,7 +58,8 @@ std::string PlanLab::differs_from_reference() {
   if (plan_.work().flops > most || kernel == nullptr || kernel->name == plan_.kernel().name) return "";
   std::optional<Plan> reference;
   try {
-    reference = Plan::make(plan_.operation().name, inputs_, plan_.params(), {.kernel = kernel->name});
+    reference = Plan::make(plan_.operation().name, inputs_, plan_.params(),
+                           {.platform = kernel->platform, .kernel = kernel->name});
   } catch (const Unsupported&) {
     return "";  // nothing to compare with
   }
