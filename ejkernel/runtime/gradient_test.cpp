@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "ejkernel/core/error.h"
-#include "ejkernel/ops/flash_attention/flash_attention.h"
 #include "ejkernel/ops/gla_attention/gla_attention.h"
 #include "ejkernel/ops/rnn/rnn.h"
 #include "ejkernel/runtime/api.h"

@@ -39,10 +39,10 @@ def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str
         return None
     if param.type == "ints":
         if isinstance(value, (int, np.integer)):
-            value = _integer(op, param.name, value)
+            value = _settings.integer(op.name, param.name, value)
             one_sided = values.get("causal") or "causal" not in op.param_names  # decode sees nothing later at all
             return (value, 0) if one_sided else (value, value)
-        return tuple(_integer(op, param.name, v) for v in value)
+        return tuple(_settings.integer(op.name, param.name, v) for v in value)
     if param.name.endswith("dtype"):
         return name_of(value)
     if param.type == "bool":
@@ -50,22 +50,8 @@ def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str
             raise _library.InvalidArgument(f"{op.name}: {param.name} must be True or False, got {value!r}")
         return bool(value)
     if param.type == "int":
-        return _integer(op, param.name, value)
+        return _settings.integer(op.name, param.name, value)
     return float(value) if param.type == "float" else value
-
-
-def _integer(op: Operation, name: str, value: Any) -> int:
-    if isinstance(value, (bool, str)) or int(value) != value:
-        raise _library.InvalidArgument(f"{op.name}: {name} must be an integer, got {value!r}")
-    if not -(2**63) <= value < 2**63:
-        raise _library.InvalidArgument(f"{op.name}: {name} must be an integer of 64 bits, got {value!r}")
-    return int(value)
-
-
-def _config(op: Operation, config: Mapping[str, Any] | None) -> tuple[tuple[str, int], ...] | None:
-    if config is None:
-        return None
-    return tuple(sorted((str(k), _integer(op, f"config field '{k}'", v)) for k, v in dict(config).items()))
 
 
 def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]:
@@ -81,13 +67,14 @@ def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]
         raise TypeError(f"{op.name}: {missing[0]} must be given")
     params = {p.name: canonical_param(op, p, given[p.name], given) for p in op.params if p.name in given}
     set_params = {p.name: params[p.name] for p in op.params if p.name in params and params[p.name] != p.default}
+    config = given.get("config")
     options = _settings.apply(
         op.name,
         Options(
             platform=given.get("platform"),
             backend=given.get("backend"),
             kernel=given.get("kernel"),
-            config=_config(op, given.get("config")),
+            config=None if config is None else _settings.config_fields(op.name, config),
             policy=given.get("policy"),
         ),
     )

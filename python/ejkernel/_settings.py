@@ -8,6 +8,7 @@ import contextvars
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ejkernel._library import InvalidArgument, Options
 
@@ -19,14 +20,24 @@ _policy: contextvars.ContextVar[str | None] = contextvars.ContextVar("ejkernel p
 POLICIES = ("autotune", "heuristics", "cached")
 
 
+def integer(operation: str, name: str, value: Any) -> int:
+    """A whole number of 64 bits."""
+    if isinstance(value, (bool, str)) or int(value) != value:
+        raise InvalidArgument(f"{operation}: {name} must be an integer, got {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise InvalidArgument(f"{operation}: {name} must be an integer of 64 bits, got {value!r}")
+    return int(value)
+
+
+def config_fields(operation: str, config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """A config as Options has it."""
+    return tuple(sorted((str(k), integer(operation, f"config field '{k}'", v)) for k, v in dict(config).items()))
+
+
 @contextlib.contextmanager
 def overlay(operation: str, config: Mapping[str, int]) -> Iterator[None]:
     """Within the scope calls of the operation that name no config take this one; the innermost scope wins."""
-    for name, value in config.items():
-        if isinstance(value, (bool, str)) or int(value) != value:
-            raise InvalidArgument(f"{operation}: config field '{name}' must be an integer, got {value!r}")
-    entry = (operation, tuple(sorted((str(k), int(v)) for k, v in config.items())))
-    token = _overlays.set((*_overlays.get(), entry))
+    token = _overlays.set((*_overlays.get(), (operation, config_fields(operation, config))))
     try:
         yield
     finally:

@@ -285,26 +285,27 @@ int bench_peaks(const BenchFlags& flags) {
   return kOk;
 }
 
+bool has_baseline(const BenchFlags& flags) {
+  return !flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
+         !flags.baseline_program.empty();
+}
+
 /// What measures no cases has none to save or to compare, and a comparison saves none.
 void refuse_what_would_be_ignored(const BenchFlags& flags) {
-  const bool compares = !flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
-                        !flags.baseline_program.empty();
-  const std::pair<bool, std::string_view> others[] = {{flags.peaks, "--peaks"},
-                                                      {flags.overhead, "--overhead"},
-                                                      {flags.planning, "--planning"},
-                                                      {compares, "a baseline"}};
-  for (const auto& [is_given, name] : others) {
-    if (!is_given) continue;
-    if (!flags.save.empty())
-      throw_invalid("ejk", "--save", "come with cases that are measured", std::string(name), "leave one of them out");
-    if (compares && name != "a baseline")
-      throw_invalid("ejk", "a baseline", "come with cases that are measured", std::string(name),
-                    "leave one of them out");
-  }
-  if (!flags.fail_over.empty()) {
-    parse_percent("--fail-over", flags.fail_over);
-    if (!compares) throw_invalid("ejk", "--fail-over", "come with a baseline", "none", "name one with --baseline FILE");
-  }
+  const std::string instead = flags.peaks      ? "--peaks"
+                              : flags.overhead ? "--overhead"
+                              : flags.planning ? "--planning"
+                                               : "";
+  const auto refuse_beside = [](std::string_view flag, const std::string& other) {
+    throw_invalid("ejk", flag, "come with cases that are measured", other, "leave one of them out");
+  };
+  if (!instead.empty() && has_baseline(flags)) refuse_beside("a baseline", instead);
+  if (!flags.save.empty() && !instead.empty()) refuse_beside("--save", instead);
+  if (!flags.save.empty() && has_baseline(flags)) refuse_beside("--save", "a baseline");
+  if (flags.fail_over.empty()) return;
+  parse_percent("--fail-over", flags.fail_over);
+  if (!has_baseline(flags))
+    throw_invalid("ejk", "--fail-over", "come with a baseline", "none", "name one with --baseline FILE");
 }
 
 int bench(const BenchFlags& flags) {
@@ -320,9 +321,7 @@ int bench(const BenchFlags& flags) {
   const std::vector<BenchEntry> entries = entries_of("bench", flags.call, flags.cases);
   if (flags.worker) return bench_worker(flags, entries.front());
   if (flags.planning) return bench_planning(flags, entries);
-  if (!flags.baseline.empty() || !flags.baseline_kernel.empty() || !flags.baseline_config.empty() ||
-      !flags.baseline_program.empty())
-    return bench_against_baseline(flags, entries);
+  if (has_baseline(flags)) return bench_against_baseline(flags, entries);
   return bench_entries(flags, entries);
 }
 
