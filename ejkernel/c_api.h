@@ -107,8 +107,8 @@ EJK_API ejk_status ejk_plan(const char* operation, const ejk_tensor* inputs, siz
 
 /* Runs a plan: no allocation, no lock. Tensors must equal the planned ones but for their data; outputs that are left
  * out are not computed. An output that aliases an input is that input, given again or left out: its memory is written.
- * EJK_INVALID_ARGUMENT: other tensors than planned, overlapping outputs, NULL or misaligned data, or a workspace that
- * is too small. */
+ * EJK_INVALID_ARGUMENT: other tensors than planned, an output that overlaps itself, NULL or misaligned data, or a
+ * workspace that is too small. */
 EJK_API ejk_status ejk_plan_run(const ejk_plan_t* plan, const ejk_tensor* inputs, size_t num_inputs,
                                 const ejk_tensor* outputs, size_t num_outputs, const ejk_run_options* options);
 

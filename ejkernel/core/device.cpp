@@ -19,8 +19,8 @@ std::string_view name(Platform platform) { return name_in(kPlatforms, platform);
 std::string_view name(Backend backend) { return name_in(kBackends, backend); }
 
 std::string to_string(const Device& device) {
-  // There is one host: its ordinal says nothing.
-  if (device.kind == DeviceKind::cpu) return "cpu";
+  // There is one host, whose ordinal is 0: another one is a mistake to be seen.
+  if (device == Device{}) return "cpu";
   return std::string(name(device.kind)) + ":" + std::to_string(device.ordinal);
 }
 

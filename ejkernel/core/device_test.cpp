@@ -9,6 +9,7 @@ namespace {
 
 TEST(Device, the_host_prints_without_and_a_gpu_with_its_ordinal) {
   EXPECT_EQ(to_string(Device{}), "cpu");
+  EXPECT_EQ(to_string(Device{DeviceKind::cpu, 1}), "cpu:1") << "there is no such host";
   EXPECT_EQ(to_string(Device{DeviceKind::cuda, 1}), "cuda:1");
   EXPECT_NE((Device{DeviceKind::cuda, 0}), (Device{DeviceKind::cuda, 1}));
 }

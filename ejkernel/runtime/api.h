@@ -40,8 +40,8 @@ class PlanFor : public Plan {
            const RunOptions& options = {}) const {
     Plan::run(to_array(inputs), to_array(outputs), options);
   }
-  typename Op::Results allocate_outputs() const {
-    return api_detail::to_results<typename Op::Results>(Plan::allocate_outputs());
+  typename Op::Results allocate_outputs(void* stream = nullptr) const {
+    return api_detail::to_results<typename Op::Results>(Plan::allocate_outputs(stream));
   }
 };
 

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,9 +106,7 @@ TEST_F(KnownPeaks, are_told_to_heuristics_where_somebody_measured_them) {
 ConfigBlock heuristic_for(std::string_view operation, std::vector<Tensor> inputs, const KernelInfo*& kernel) {
   const auto registered = KernelRegistry::instance().find(operation);
   const Operation& op = *registered->declaration;
-  kernel = std::find_if(registered->kernels.begin(), registered->kernels.end(), [](const auto& known) {
-             return known->name == "cpu";
-           })->get();
+  kernel = find_kernel(*registered, "cpu");
   inputs.resize(op.inputs.size());
   const std::vector<Tensor> outputs(op.outputs.size());
   return kernel->heuristic({.inputs = inputs, .params = &op.default_params, .outputs = outputs},

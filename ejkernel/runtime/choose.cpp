@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <utility>
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
@@ -27,7 +28,13 @@ struct OverlayEntry {
   std::string operation, kernel;
   ConfigValues values;
 };
-thread_local std::vector<OverlayEntry> overlays;
+/// Null outside of any: a static Overlay may outlive the thread's own objects.
+thread_local std::vector<OverlayEntry>* overlays = nullptr;
+
+std::span<const OverlayEntry> overlays_here() {
+  return overlays == nullptr ? std::span<const OverlayEntry>() : std::span<const OverlayEntry>(*overlays);
+}
+
 thread_local std::optional<Policy> policy_on_this_thread;
 thread_local const CallAtHand* call_at_hand = nullptr;  ///< the innermost
 
@@ -52,6 +59,11 @@ ClockCache<CachedChoice>& choices() {
 /// Why a kernel's code could not be had.
 ClockCache<std::string>& failures() {
   static auto* cache = new ClockCache<std::string>(kMaxChoices);
+  return *cache;
+}
+/// Why a problem could not be tuned.
+ClockCache<std::string>& tuning_failures() {
+  static auto* cache = new ClockCache<std::string>(kMaxMemoryConfigs);
   return *cache;
 }
 // Rises when a memory config changes, so that a cached choice made before is looked at again.
@@ -252,16 +264,18 @@ class Chooser {
     if (options_.config) return made(kernel, config_with(*kernel, *options_.config), Tier::override_);
     note(Tier::override_, "miss: the call names no config");
 
-    for (auto overlay = overlays.rbegin(); overlay != overlays.rend(); ++overlay)
+    const std::span<const OverlayEntry> scoped = overlays_here();
+    for (auto overlay = scoped.rbegin(); overlay != scoped.rend(); ++overlay)
       if (overlay->operation == declaration_.name && overlay->kernel == kernel->name)
         if (const auto config = from_values(Tier::overlay, *kernel, overlay->values))
           return made(kernel, *config, Tier::overlay);
-    note(Tier::overlay, fmt::format("miss: {} overlays on this thread, none that serves", overlays.size()));
+    note(Tier::overlay, fmt::format("miss: {} overlays on this thread, none that serves", scoped.size()));
 
     if (const auto config = measured_config(*kernel, policy))
       return made(kernel, config->block, config->tier, config->how);
 
     if (policy.heuristics) return made(kernel, heuristic(*kernel), Tier::heuristics);
+    if (!why_no_guess_.empty()) return made(kernel, heuristic(*kernel), Tier::heuristics, why_no_guess_);
     note(Tier::heuristics, "not allowed by policy");
     note(Tier::error, "no config");
     throw Unsupported(fmt::format("{}: no config for kernel {}: nothing was given, scoped or cached for this problem, "
@@ -289,6 +303,7 @@ class Chooser {
       note(Tier::memory, "miss");
     }
     if (kernel.config_fields.empty()) {
+      why_no_guess_ = "there is one config";
       note(Tier::store, "not asked: there is one config");
       return std::nullopt;
     }
@@ -305,6 +320,7 @@ class Chooser {
   }
 
   std::optional<Measured> nothing_faster(Tier tier, const std::string& how = "") {
+    why_no_guess_ = "measured: nothing beats it";
     note(tier, how.starts_with(kUnfinished) ? "measured: nothing beat the heuristic's config before the budget ended"
                                             : "measured: nothing beats the heuristic's config");
     return std::nullopt;
@@ -321,13 +337,14 @@ class Chooser {
       note(Tier::autotune, fmt::format("failed: {}", error.what()));
       log(LogLevel::warning,
           fmt::format("{}: kernel {} is not tuned: {}", declaration_.name, kernel.name, error.what()));
-      memory_tier().put(hash_, key_, std::nullopt);
+      tuning_failures().put(hash_, key_, error.what());
     }
     return std::nullopt;
   }
 
   std::string why_not_tuned(const KernelInfo& kernel, const Policy& policy) {
     if (!policy.autotune) return "not allowed by policy";
+    if (const auto failure = tuning_failures().find(hash_, key_)) return "failed before: " + *failure;
     const double left = environment::autotune_total_seconds() - tuning_seconds.load();
     if (left <= 0) return "the process's budget is spent";
     if (writes_nothing(outputs_)) return "the call writes nothing";
@@ -377,7 +394,7 @@ class Chooser {
     const double left = environment::autotune_total_seconds() - tuning_seconds.load();
     const TuneReport report =
         tune(plan, {.budget_seconds = std::min(left, environment::autotune_budget_seconds())}, data_at_hand());
-    if (!report.faster) return std::nullopt;
+    if (!report.faster) return nothing_faster(Tier::autotune);
     return Measured{report.best, Tier::autotune};
   }
 
@@ -413,6 +430,8 @@ class Chooser {
   std::string key_;
   uint64_t hash_ = 0;
   bool is_for_now_ = false;
+  /// Why the heuristic's config is no guess, so that it answers under every policy; empty: it is one.
+  std::string why_no_guess_;
 };
 
 }  // namespace
@@ -443,7 +462,7 @@ Policy policy_of_environment() {
 
 std::optional<Circumstances> circumstances_of(const PlanOptions& options) {
   const Policy policy = effective_policy(options);
-  if (options.config || !overlays.empty() || !policy.heuristics) return std::nullopt;
+  if (options.config || overlays != nullptr || !policy.heuristics) return std::nullopt;
   return Circumstances{generation(), policy.autotune, effective_platform(options)};
 }
 
@@ -468,6 +487,7 @@ void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel,
 
 void clear_memory_configs() {
   memory_tier().clear();
+  tuning_failures().clear();
   memory_generation.fetch_add(1);
 }
 
@@ -476,9 +496,14 @@ double seconds_spent_tuning() { return tuning_seconds.load(); }
 int64_t num_illegal_configs() { return illegal_configs.load(std::memory_order_relaxed); }
 
 Overlay::Overlay(std::string operation, std::string kernel, ConfigValues values) {
-  overlays.push_back({std::move(operation), std::move(kernel), std::move(values)});
+  OverlayEntry entry{std::move(operation), std::move(kernel), std::move(values)};
+  if (overlays == nullptr) overlays = new std::vector<OverlayEntry>;
+  overlays->push_back(std::move(entry));
 }
-Overlay::~Overlay() { overlays.pop_back(); }
+Overlay::~Overlay() {
+  overlays->pop_back();
+  if (overlays->empty()) delete std::exchange(overlays, nullptr);
+}
 
 CallAtHand::CallAtHand(std::span<const Tensor> inputs, void* stream)
     : inputs_(inputs), stream_(stream), outer_(call_at_hand) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <barrier>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "ejkernel/core/environment.h"
@@ -198,6 +199,17 @@ TEST_F(Choose, a_choice_made_before_is_asked_again_whether_it_runs_here) {
   EXPECT_EQ(chosen(), "heuristics block=16 unroll=1");
 }
 
+TEST_F(Choose, an_overlay_lasts_as_long_as_its_object_wherever_that_is) {
+  auto outer = std::make_unique<Overlay>("toy", "fast", ConfigValues{{"block", 32}});
+  {
+    const Overlay inner("toy", "fast", {{"block", 64}});
+    EXPECT_EQ(chosen(), "overlay block=64 unroll=1");
+  }
+  EXPECT_EQ(chosen(), "overlay block=32 unroll=1");
+  outer.reset();
+  EXPECT_EQ(chosen(), "heuristics block=16 unroll=1");
+}
+
 // ---- tiers 6 and 7 ----
 
 TEST_F(Choose, heuristics_always_answer_and_are_never_stored) {
@@ -214,6 +226,14 @@ TEST_F(Choose, without_any_answer_there_is_no_config) {
     EXPECT_EQ(error.code(), ErrorCode::no_config);
     EXPECT_THAT(error.what(), HasSubstr("toy: no config for kernel fast: nothing was given, scoped or cached"));
   }
+}
+
+/// There is nothing to guess where there is one config, or where it was measured that no other is faster.
+TEST_F(Choose, a_heuristic_that_is_no_guess_answers_under_every_policy) {
+  EXPECT_EQ(chosen({.kernel = "reference", .policy = kNothing}), "heuristics -");
+  set_memory_config(toy_plan().request(), toy_plan().kernel(), std::nullopt);
+  EXPECT_EQ(chosen(with_policy(kNothing)), "heuristics block=16 unroll=1");
+  EXPECT_EQ(tier_answers(with_policy(kNothing)).back(), "6 hit: block=16 unroll=1 (measured: nothing beats it)");
 }
 
 TEST_F(Choose, the_trail_names_every_tier_that_was_asked) {

@@ -37,7 +37,7 @@ struct ConfigProvenance {
   std::string how = "tuned";     ///< or kUnfinished
   double seconds = 0;            ///< median of one run
   double heuristic_seconds = 0;  ///< of the heuristic's config, interleaved with it
-  double ratio_high = 1;         ///< upper end of the 99 % interval of seconds / heuristic_seconds
+  double ratio_high = 1;         ///< largest that seconds / heuristic_seconds may be; over places, 95 % sure
   int64_t num_samples = 0;
   int64_t num_candidates = 0;
   double search_seconds = 0;

@@ -125,8 +125,9 @@ Plan plan_of(const PlannedCall& planned) {
   PlanOptions options = planned.call.options;
   options.config = planned.config;
   // The kernel was chosen: a platform that the environment asks for is for calls which name none.
-  for (const auto& kernel : KernelRegistry::instance().find(planned.call.operation)->kernels)
-    if (kernel->name == options.kernel && !options.platform) options.platform = kernel->platform;
+  const auto registered = KernelRegistry::instance().find(planned.call.operation);
+  const KernelInfo* kernel = find_kernel(*registered, options.kernel);
+  if (kernel != nullptr && !options.platform) options.platform = kernel->platform;
   return Plan::make(planned.call.operation, planned.call.inputs, planned.call.params, options);
 }
 

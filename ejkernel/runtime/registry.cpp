@@ -72,6 +72,12 @@ struct KernelRegistry::State {
   }
 };
 
+const KernelInfo* find_kernel(const RegisteredOperation& operation, std::string_view name) {
+  const auto found = std::find_if(operation.kernels.begin(), operation.kernels.end(),
+                                  [&](const auto& kernel) { return kernel->name == name; });
+  return found == operation.kernels.end() ? nullptr : found->get();
+}
+
 KernelRegistry& KernelRegistry::instance() {
   static auto* registry = new KernelRegistry;  // never destroyed: calls may come while the process exits
   load_environment_plugins(*registry);

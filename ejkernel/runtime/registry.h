@@ -22,6 +22,9 @@ struct RegisteredOperation {
   std::vector<std::shared_ptr<const KernelInfo>> kernels = {};
 };
 
+/// The operation's kernel of that name; null when it has none.
+EJK_API const KernelInfo* find_kernel(const RegisteredOperation& operation, std::string_view name);
+
 /// The declared fields as text, one line per field: "input query: number[batch, ...]". A kernel registered from outside
 /// brings those that it was compiled for, and `validate_signatures` names the first line that differs
 /// (InvalidArgument).

@@ -59,6 +59,12 @@ TEST_F(Registry, every_built_in_operation_ends_in_a_reference) {
   }
 }
 
+TEST_F(Registry, a_kernel_is_found_by_its_name) {
+  const auto toy = registry().find("toy");
+  EXPECT_EQ(find_kernel(*toy, "fast"), toy->kernels[1].get());
+  EXPECT_EQ(find_kernel(*toy, "slow"), nullptr);
+}
+
 TEST_F(Registry, priorities_order_kernels) {
   EXPECT_THAT(kernel_names("toy"), ElementsAre("picky", "fast", "reference"));
   registry().add("toy", named("before_all"), 1000);

@@ -487,9 +487,9 @@ void publish(const Plan& plan, TuneReport& report) {
   const ChooseRequest request = plan.request();
   set_memory_config(request, plan.kernel(), report.faster ? std::optional(report.best) : std::nullopt);
   // Nothing over the heuristic's config is an answer too: the next process need not look again.
-  put_stored_config(config_record_key(request, plan.kernel()),
-                    report.faster ? config_values(plan.kernel(), report.best) : ConfigValues(), provenance_of(report));
-  report.published = true;
+  report.published = put_stored_config(config_record_key(request, plan.kernel()),
+                                       report.faster ? config_values(plan.kernel(), report.best) : ConfigValues(),
+                                       provenance_of(report));
 }
 
 }  // namespace

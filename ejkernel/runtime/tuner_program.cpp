@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -117,18 +116,16 @@ struct ReadJob {
   /// The kernel's. Checks the layout before anything is read that depends on it.
   static Platform checked_platform(const std::string& operation, const std::string& kernel, uint64_t layout) {
     const auto registered = KernelRegistry::instance().find(operation);
-    const auto& kernels = registered->kernels;
-    const auto found =
-        std::find_if(kernels.begin(), kernels.end(), [&](const auto& known) { return known->name == kernel; });
+    const KernelInfo* found = find_kernel(*registered, kernel);
     const std::string program = fs::read_symlink("/proc/self/exe").string();
-    if (found == kernels.end())
+    if (found == nullptr)
       throw Unsupported(
           fmt::format("{}: the program {} has no kernel {}; it knows the library's and those of "
                       "EJKERNEL_PLUGINS",
                       operation, program, kernel));
-    if (layout_of(*registered->declaration, **found) != layout)
+    if (layout_of(*registered->declaration, *found) != layout)
       throw Unsupported(fmt::format("{}: the program {} is of another version of the library", operation, program));
-    return (*found)->platform;
+    return found->platform;
   }
 };
 

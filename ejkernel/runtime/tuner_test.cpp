@@ -136,10 +136,26 @@ TEST_F(Tuner, nothing_is_published_that_is_not_faster_and_that_is_known_from_the
   EXPECT_FALSE(report.faster);
   EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 0);
   const int runs = ToyTunable::num_runs;
+  constexpr Policy kKnownOnly = {.autotune = false, .heuristics = false};
   EXPECT_EQ(chosen(), "heuristics delay=0 deed=0");
+  EXPECT_EQ(chosen(kKnownOnly), "heuristics delay=0 deed=0") << "it is no guess any more";
   clear_memory_configs();
   EXPECT_EQ(chosen(), "heuristics delay=0 deed=0") << "the store knows too";
+  EXPECT_EQ(chosen(kKnownOnly), "heuristics delay=0 deed=0");
   EXPECT_EQ(ToyTunable::num_runs, runs);
+}
+
+TEST_F(Tuner, tuning_on_demand_answers_without_heuristics_even_where_nothing_is_faster) {
+  add_built_in();
+  ToyTunable::by_default = {.delay = 0};
+  EXPECT_EQ(chosen({.autotune = true, .heuristics = false}), "heuristics delay=0 deed=0");
+}
+
+TEST_F(Tuner, what_the_store_cannot_keep_is_not_called_published) {
+  add_built_in();
+  use_store("");
+  EXPECT_FALSE(tune_until_faster({.budget_seconds = 1}).published);
+  EXPECT_THAT(chosen({.autotune = false}), ::testing::StartsWith("memory ")) << "this process keeps it";
 }
 
 TEST_F(Tuner, broken_candidates_are_rejected_with_the_reason) {
@@ -458,6 +474,11 @@ TEST_F(Tuner, a_failed_tuning_is_no_error_of_the_call_and_is_not_repeated) {
   const int runs = ToyTunable::num_runs;
   EXPECT_EQ(chosen(), "heuristics delay=0 deed=4");
   EXPECT_EQ(ToyTunable::num_runs, runs);
+  const auto inputs = to_array(Toy::Inputs{.x = Tensor(nullptr, DType::f32, {8, 4})});
+  const PlanOptions on_demand{.policy = Policy{}};
+  const Explanation told = explain("toy", inputs, ParamsBlock::of(Toy::Params{.scale = 2, .shift = 1}), on_demand);
+  EXPECT_THAT(told.trail.tiers[4].answer, ::testing::StartsWith("failed before: toy: kernel tunable cannot be tuned"));
+  EXPECT_THROW(chosen({.autotune = true, .heuristics = false}), Unsupported) << "nothing was measured";
 }
 
 /// Runs out of ideas after some calls.

@@ -166,7 +166,7 @@ Rows rows_of_the_tuner() {
       {"T-41", "Tuning repeatability",
        "keys, each tuned twice from nothing: 95th percentile of the loss against the fastest", 100, timed},
       {"T-43", "Tiers", "combinations of what the tiers hold and may do, two calls each: the first that answers wins",
-       1440, tuner},
+       2304, tuner},
   };
 }
 

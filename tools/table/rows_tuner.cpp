@@ -245,9 +245,10 @@ RowResult key_soundness(const RowRequest& request) {
 
 namespace {
 
-/// What a tier holds. Corrupt is what cannot be read as a config: values for a field that the kernel does not have, a
-/// spoilt file; foreign, a whole record of something else. Memory holds configs as they are, so that neither can be.
-enum class State { absent, good, illegal, corrupt, foreign };
+/// What a tier holds. Settled: it was measured that nothing beats the heuristic's config. Corrupt is what cannot be
+/// read as a config: values for a field that the kernel does not have, a spoilt file; foreign, a whole record of
+/// something else. Memory holds configs as they are, so that neither can be.
+enum class State { absent, good, illegal, settled, corrupt, foreign };
 enum class Tuner { forbidden, finds, fails };
 
 /// One combination; each tier's good config has a delay of its own.
@@ -256,7 +257,7 @@ struct Combination {
   Tuner tuner;
   bool may_guess;
 };
-constexpr int kCombinations = 4 * 4 * 3 * 5 * 3 * 2;
+constexpr int kCombinations = 4 * 4 * 4 * 6 * 3 * 2;
 
 Combination combination(int64_t code) {
   const auto next = [&](int count) {
@@ -265,10 +266,14 @@ Combination combination(int64_t code) {
     return state;
   };
   const auto state = [&](int count) { return static_cast<State>(next(count)); };
-  return {.override_ = state(4),
-          .overlay = state(4),
-          .memory = state(3),
-          .store = state(5),
+  const auto given = [&] {
+    const State of = state(4);
+    return of == State::settled ? State::corrupt : of;
+  };
+  return {.override_ = given(),
+          .overlay = given(),
+          .memory = state(4),
+          .store = state(6),
           .tuner = static_cast<Tuner>(next(3)),
           .may_guess = next(2) == 1};
 }
@@ -284,7 +289,9 @@ std::string expected(const Combination& c) {
   if (c.override_ != State::absent) return "invalid_argument";
   if (c.overlay == State::good) return "overlay 1";
   if (c.memory == State::good) return "memory 2";
+  if (c.memory == State::settled) return "heuristics 4";
   if (c.store == State::good) return "store 8";
+  if (c.store == State::settled) return "heuristics 4";
   if (c.tuner == Tuner::finds) return "autotune 0";
   return c.may_guess ? "heuristics 4" : "no_config";
 }
@@ -310,7 +317,8 @@ void fill_store(const RecordKey& key, State state) {
     store().put(key, {.value = R"(["delay"])", .provenance = ""});
     return;
   }
-  put_stored_config(key, values_for(state == State::corrupt ? State::good : state, 8), {});
+  const ConfigValues values = values_for(state == State::corrupt ? State::good : state, 8);
+  put_stored_config(key, state == State::settled ? ConfigValues() : values, {});
   if (state == State::corrupt) spoil_last_byte(store().path_of(key));
 }
 
@@ -330,7 +338,9 @@ std::string judge_combination(const Combination& c) {
   const Plan known = Bench::plan_with();
   fill_store(config_record_key(known.request(), known.kernel()), c.store);
   clear_memory_configs();  // also what was chosen above, before the store had an answer
-  if (c.memory != State::absent)
+  if (c.memory == State::settled)
+    set_memory_config(known.request(), known.kernel(), std::nullopt);
+  else if (c.memory != State::absent)
     set_memory_config(known.request(), known.kernel(),
                       ConfigBlock::of(Config{.delay = c.memory == State::good ? 2 : 3}));
   std::optional<Overlay> overlay;
@@ -347,7 +357,8 @@ std::string judge_combination(const Combination& c) {
 }  // namespace
 
 /// Override, overlay, memory and store in each of their states; a tuner that finds a faster config, whose candidates
-/// all fail, or that may not try; heuristics allowed or not. After each, what the next call gets with memory and store
+/// all fail, or that may not try; heuristics allowed or not (a settled config is
+/// no guess, and answers all the same). After each, what the next call gets with memory and store
 /// as they are then.
 RowResult tier_combinations(const RowRequest& request) {
   ::setenv("EJKERNEL_AUTOTUNE_TOTAL_MS", "3600000", 1);  // many tunings in one process
