@@ -92,6 +92,38 @@ TEST(EjkTool, numbers_are_checked_before_anything_runs) {
   }
 }
 
+TEST(EjkTool, values_are_asked_for_in_one_form) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"explain", "mean_pooling", "--platform"},
+       "ejk explain mean_pooling: --platform must have a value, got none; see ejk explain mean_pooling --help\n"},
+      {{"explain", "mean_pooling", "--kernel", ""},
+       "ejk explain mean_pooling: --kernel must have a value, got ''; see ejk explain mean_pooling --help\n"},
+      {{"cache", "list", "--root", ""},
+       "ejk cache list: --root must have a value, got ''; see ejk cache list --help\n"},
+      {{"explain", "flash_attention", "--q_len", "1", "--q_len", "2"},
+       "ejk explain flash_attention: --q_len must be given once, got it twice; see ejk explain flash_attention "
+       "--help\n"},
+      {{"explain", "flash_attention", "--kernel", "cpu", "--kernel", "cpu"},
+       "ejk explain flash_attention: --kernel must be given once, got it twice; see ejk explain flash_attention "
+       "--help\n"},
+      {{"explain", "flash_attention", "--causal=maybe"},
+       "ejk explain flash_attention: --causal must be true or false, got 'maybe'; see ejk explain flash_attention "
+       "--help\n"},
+      {{"list", "--json=x"}, "ejk list: --json must be true or false, got 'x'; see ejk list --help\n"},
+      {{"list", ""}, "ejk list: OP must have a value, got ''; see ejk list --help\n"},
+      {{"--", "list"}, "ejk: the first word must be a verb, got '--'; see ejk --help\n"},
+  };
+  for (const auto& [arguments, error] : wrong) {
+    const ProcessResult result = ejk(arguments);
+    EXPECT_EQ(result.exit_code, 2) << error;
+    EXPECT_EQ(result.err, error);
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+  EXPECT_THAT(ejk({"list", "explain"}).err, HasSubstr("the operation must be a registered one, got 'explain'"))
+      << "a verb's name is a word like any other behind a verb";
+  EXPECT_THAT(ejk({"explain", "flash_attention", "--causal=false", "--q_len", "8"}).out, Not(HasSubstr("causal=true")));
+}
+
 TEST(EjkTool, what_would_be_ignored_is_refused) {
   const std::string folder = ::testing::TempDir();
   const std::string empty = folder + "ejk_no_calls_" + std::to_string(::getpid());
@@ -106,6 +138,17 @@ TEST(EjkTool, what_would_be_ignored_is_refused) {
       {{"bench", "--peaks", "--fail-over", "x"}, "ejk: --fail-over must be a percentage, got 'x'; for example 5%\n"},
       {{"bench", "--baseline", folder},
        "ejk: --baseline must be a file that ejk bench --save made, got no " + folder + "; check the path\n"},
+      {{"bench", "--peaks", "mean_pooling"},
+       "ejk: mean_pooling must come with cases that are measured, got --peaks; leave one of them out\n"},
+      {{"bench", "--overhead", "mean_pooling", "--kernel", "cpu"},
+       "ejk: what describes a call must come with cases that are measured, got --overhead; leave one of them out\n"},
+      {{"bench", "mean_pooling", "--save", "/proc/x"},
+       "ejk: --save must be a file that can be written, got /proc/x; check the folder and the disk\n"},
+      {{"run", "mean_pooling", "--case", "minilm_sentences", "--seed", "7"},
+       "ejk: --seed must be left out beside --case, whose data are its own, got 7; leave one of them out\n"},
+      {{"check", "mean_pooling", "--seed", "7", "--from", "3"},
+       "ejk: --from and --seconds must be for random problems, got one problem, --table or --cases as well; leave one "
+       "of them out\n"},
       {{"compile", "--case", "odd_lengths"},
        "ejk: --case must come with its operation, got none; name it: ejk compile OP --case odd_lengths\n"},
       {{"tune", "--recorded", empty},

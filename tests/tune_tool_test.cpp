@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "ejkernel/runtime/registry.h"
@@ -48,6 +49,20 @@ TEST_F(TuneTool, keeps_what_it_found_and_the_next_process_uses_it) {
   EXPECT_GT(report["candidates"][0]["seconds"], 0);
   EXPECT_THAT(tier_4(), report["faster"] == true ? HasSubstr("hit: ") : HasSubstr("measured: nothing beats"));
   EXPECT_EQ(tune({"--resume"}).out, "flash_attention  tuned already\n");
+  EXPECT_EQ(Json::parse(tune({"--resume", "--json"}).out)["left_out"], "tuned already");
+  EXPECT_EQ(run({"explain", "flash_attention", "--q_len", "32", "--policy", "cached"}).exit_code, 0)
+      << "whether or not something was faster";
+}
+
+TEST_F(TuneTool, says_that_it_found_what_it_cannot_keep) {
+  const fs::path file = scratch.path / "file";
+  std::ofstream(file) << "no folder";
+  const ProcessResult tuned =
+      run_process({EJK_BINARY_DIR "/bin/ejk", "tune", "flash_attention", "--q_len", "32", "--budget", "0.1"},
+                  {"EJKERNEL_CACHE_DIR=" + file.string()});
+  EXPECT_EQ(tuned.exit_code, 1);
+  EXPECT_THAT(tuned.err, HasSubstr("ejk: flash_attention: the store must be writable for this to be kept, got '" +
+                                   file.string() + "'; see ejk doctor\n"));
 }
 
 TEST_F(TuneTool, a_dry_run_lists_candidates_and_measures_nothing) {

@@ -290,6 +290,10 @@ bool has_baseline(const BenchFlags& flags) {
          !flags.baseline_program.empty();
 }
 
+bool names_a_choice(const CallFlags& call) {
+  return !call.kernel.empty() || !call.platform.empty() || !call.policy.empty() || !call.config.empty();
+}
+
 /// What measures no cases has none to save or to compare, and a comparison saves none.
 void refuse_what_would_be_ignored(const BenchFlags& flags) {
   const std::string instead = flags.peaks      ? "--peaks"
@@ -301,7 +305,11 @@ void refuse_what_would_be_ignored(const BenchFlags& flags) {
   };
   if (!instead.empty() && has_baseline(flags)) refuse_beside("a baseline", instead);
   if (!flags.save.empty() && !instead.empty()) refuse_beside("--save", instead);
+  if (flags.peaks && !flags.call.operation.empty()) refuse_beside(flags.call.operation, instead);
+  const bool describes_a_call = !flags.cases.empty() || names_a_problem(flags.call) || names_a_choice(flags.call);
+  if (flags.overhead && describes_a_call) refuse_beside("what describes a call", instead);
   if (!flags.save.empty() && has_baseline(flags)) refuse_beside("--save", "a baseline");
+  if (!flags.save.empty()) require_writable(flags.save);
   if (flags.fail_over.empty()) return;
   parse_percent("--fail-over", flags.fail_over);
   if (!has_baseline(flags))

@@ -54,6 +54,8 @@ int bench_worker(const BenchFlags& flags, const BenchEntry& entry);
 /// --baseline…: the same entries by two programs or two choices, interleaved.
 int bench_against_baseline(const BenchFlags& flags, std::vector<BenchEntry> entries);
 
+/// InvalidArgument where `save_baseline` could not write; makes the folder that the program gets.
+void require_writable(const std::string& file);
 /// --save: the results, and beside them the program and the library that made them.
 void save_baseline(const std::string& file, nlohmann::ordered_json results);
 

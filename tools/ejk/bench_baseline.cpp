@@ -231,12 +231,19 @@ int bench_against_baseline(const BenchFlags& flags, std::vector<BenchEntry> entr
   return regressions > 0 ? kRegression : kOk;
 }
 
+void require_writable(const std::string& file) {
+  std::error_code failed;
+  const fs::path folder = file + ".program";
+  fs::create_directories(folder, failed);
+  if (!failed) fs::permissions(folder, fs::perms::owner_all, failed);
+  if (failed) refuse("--save", "be a file that can be written", file, "check the folder and the disk");
+}
+
 void save_baseline(const std::string& file, Json results) {
   const Identity self = own_identity();
   results["identity"] = {{"program", self.program}, {"library", self.library}};
   const fs::path folder = file + ".program";
-  fs::create_directories(folder);
-  fs::permissions(folder, fs::perms::owner_all);
+  require_writable(file);
   const auto copy = [&](const std::string& from, const fs::path& to) {
     fs::copy_file(from, to, fs::copy_options::overwrite_existing);
     fs::permissions(to, fs::perms::owner_all);

@@ -322,6 +322,10 @@ void refuse_contradictions(const Flags& flags) {
   if (one_problem && random_only)
     refuse("--dtype, --hostile, --differentiable and --dense", "be for random problems",
            "--case, --exact or --relation as well");
+  const Flags usual;
+  if ((one_problem || !flags.seed.empty() || flags.table || flags.cases) &&
+      (flags.from != usual.from || flags.seconds != usual.seconds))
+    refuse("--from and --seconds", "be for random problems", "one problem, --table or --cases as well");
   if ((flags.exact || !flags.case_name.empty()) && !flags.size.empty())
     refuse("--size", "be for random problems and relations", "--case or --exact as well");
 }

@@ -76,11 +76,41 @@ int refuse_unknown(const CLI::App& root) {
                 near.empty() ? "" : fmt::format("did you mean {}? ", near));
 }
 
-/// What the parser found wrong: an option without its value, or more rarely something else, in its own words.
+constexpr std::string_view kEmpty = "have a value", kNoFlag = "be true or false";
+
+/// A validator of the parser's: what the value must be, or nothing where it is so.
+CLI::Validator must(std::string_view expected, bool (*is)(const std::string&)) {
+  return {[=](std::string& text) { return is(text) ? std::string() : std::string(expected); }, ""};
+}
+CLI::Validator must_have_a_value() {
+  return must(kEmpty, [](const std::string& text) { return !text.empty(); });
+}
+CLI::Validator must_be_a_flag() {
+  return must(kNoFlag, [](const std::string& text) { return text == "true" || text == "false"; });
+}
+
+/// The last value that was given to the option of that name.
+std::string value_of(const CLI::App* app, std::string_view option) {
+  for (; app != nullptr; app = app->get_parent())
+    if (const CLI::Option* found = app->get_option_no_throw(std::string(option));
+        found != nullptr && found->count() > 0)
+      return found->results().back();
+  return {};
+}
+
+/// What the parser found wrong: an option without its value, with a wrong one or with two, or more rarely something
+/// else, in its own words.
 int refuse_malformed(const CLI::App& root, const CLI::ParseError& error) {
-  const std::string_view words = error.what();
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && words.starts_with("--"))
-    return refuse(innermost(&root), fmt::format("{} must have a value", words.substr(0, words.find(':'))), "none");
+  const CLI::App* app = innermost(&root);
+  const std::string_view words = error.what(), option = words.substr(0, words.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && words.starts_with("--")) {
+    if (value_of(app, option).empty()) return refuse(app, fmt::format("{} must have a value", option), "none");
+    return refuse(app, fmt::format("{} must be given once", option), "it twice");
+  }
+  if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr)
+    for (const std::string_view expected : {kEmpty, kNoFlag})
+      if (words.ends_with(expected))
+        return refuse(app, fmt::format("{} must {}", option, expected), fmt::format("'{}'", value_of(app, option)));
   return refuse(innermost(&root), "the command line must be what its help says", fmt::format("'{}'", words));
 }
 
@@ -160,19 +190,21 @@ Options& Options::group(std::string heading) {
 }
 
 Options& Options::flag(const std::string& name, bool& to, const std::string& doc) {
-  command_->app->add_flag(dashed(name), to, doc);
+  command_->app->add_flag(dashed(name), to, doc)->check(must_be_a_flag());
   return *this;
 }
 
 Options& Options::flag(const std::string& name, std::function<void(bool)> set, const std::string& doc) {
-  command_->app->add_flag_function(
-      dashed(name), [set = std::move(set)](std::int64_t count) { set(count > 0); }, doc);
+  command_->app
+      ->add_flag_function(
+          dashed(name), [set = std::move(set)](std::int64_t count) { set(count > 0); }, doc)
+      ->check(must_be_a_flag());
   return *this;
 }
 
 Options& Options::value(const std::string& name, std::string& to, const std::string& placeholder,
                         const std::string& doc) {
-  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder);
+  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder)->check(must_have_a_value());
   return *this;
 }
 
@@ -203,18 +235,21 @@ Options& Options::value(const std::string& name, std::function<void(const std::s
                         const std::string& placeholder, const std::string& doc) {
   command_->app->add_option_function<std::string>(dashed(name), std::move(set), doc)
       ->type_name(placeholder)
-      ->take_last();
+      ->check(must_have_a_value());
   return *this;
 }
 
 Options& Options::values(const std::string& name, std::vector<std::string>& to, const std::string& placeholder,
                          const std::string& doc) {
-  command_->app->add_option(dashed(name), to, doc)->type_name(placeholder)->allow_extra_args(false);
+  command_->app->add_option(dashed(name), to, doc)
+      ->type_name(placeholder)
+      ->allow_extra_args(false)
+      ->check(must_have_a_value());
   return *this;
 }
 
 Options& Options::positional(const std::string& name, std::string& to, const std::string& doc) {
-  command_->app->add_option(name, to, doc)->type_name("");
+  command_->app->add_option(name, to, doc)->type_name("")->check(must_have_a_value());
   return *this;
 }
 
@@ -238,6 +273,7 @@ int run_command_line(std::span<const Verb> verbs, int argc, const char* const* a
   CLI::App root("The command line of ejkernel: measures, checks and explains its kernels.", "ejk");
   root.set_version_flag("--version", fmt::format("ejkernel {}", kVersion));
   root.get_formatter()->column_width(34);
+  root.require_subcommand(0, 1);  // a word after the verb is the verb's, whatever other verbs there are
   root.footer(fmt::format("{}\nejk VERB --help shows a verb's options and examples.", kExitCodes));
   Action action;
   for (const Verb& verb : verbs) {
@@ -261,7 +297,7 @@ int run_command_line(std::span<const Verb> verbs, int argc, const char* const* a
       if (error.get_exit_code() == 0) return root.exit(error);  // --help, --version
       return refuse_malformed(root, error);
     }
-    return action ? action() : int{kUsage};
+    return action ? action() : refuse(&root, "the first word must be a verb", fmt::format("'{}'", argv[1]));
   });
 }
 

@@ -24,6 +24,8 @@ class Options {
   /// Heads the options that follow in the help text.
   Options& group(std::string heading);
 
+  // An option without a value, with an empty one, or given twice is refused, unless it is one of `values`.
+
   /// --name, or --name=false
   Options& flag(const std::string& name, bool& to, const std::string& doc);
   Options& flag(const std::string& name, std::function<void(bool)> set, const std::string& doc);
@@ -32,7 +34,7 @@ class Options {
   Options& value(const std::string& name, uint64_t& to, const std::string& placeholder, const std::string& doc);
   /// How long to go on.
   Options& seconds(double& to, const std::string& doc, const std::string& name = "seconds");
-  /// The text of every occurrence, in order.
+  /// Calls `set` with the text.
   Options& value(const std::string& name, std::function<void(const std::string&)> set, const std::string& placeholder,
                  const std::string& doc);
   Options& values(const std::string& name, std::vector<std::string>& to, const std::string& placeholder,

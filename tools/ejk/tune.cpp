@@ -11,6 +11,7 @@
 #include <span>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/store.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/runtime/autotune.h"
 #include "ejkernel/runtime/explain.h"
@@ -132,10 +133,10 @@ std::vector<Problem> problems_of(const Flags& flags) {
 Json config_of(const KernelInfo& kernel, const ConfigBlock& config) { return Json::parse(config_json(kernel, config)); }
 
 /// What came of one problem, as one line of JSON; people get the same in words.
-Json report_json(const Problem& problem, const TuneReport& report) {
+Json result_json(const Problem& problem, const Json& result) {
   Json json = {{"case", problem.name}, {"operation", problem.operation}, {"backward", problem.backward}};
   if (problem.calls > 0) json["calls"] = problem.calls;
-  json.update(Json::parse(to_json(report)));
+  json.update(result);
   return json;
 }
 
@@ -201,7 +202,7 @@ class Tuning {
       } catch (const InvalidArgument& error) {
         // A dtype that an operation has, and its gradient has not.
         if (!problems_[n].is_listed) throw;
-        say(problems_[n], fmt::format("left out: {}", error.what()));
+        leave_out(problems_[n], fmt::format("left out: {}", error.what()));
       } catch (const Unsupported& error) {
         progress_.clear();
         ++num_failed_;
@@ -230,7 +231,8 @@ class Tuning {
       progress_.clear();
       print_candidates(problem.name, plan, flags_.json);
     } else if (!is_tunable(plan) || (flags_.resume && is_tuned(plan))) {
-      say(problem, is_tunable(plan) ? "tuned already" : fmt::format("kernel {} has one config", plan.kernel().name));
+      leave_out(problem,
+                is_tunable(plan) ? "tuned already" : fmt::format("kernel {} has one config", plan.kernel().name));
     } else {
       tune_one(n, plan, call);
     }
@@ -239,6 +241,11 @@ class Tuning {
   void say(const Problem& problem, const std::string& text) {
     progress_.clear();
     if (!flags_.json) fmt::print("{:<{}}  {}\n", label(problem), width_, text);
+  }
+
+  void leave_out(const Problem& problem, const std::string& why) {
+    say(problem, why);
+    if (flags_.json) fmt::print("{}\n", result_json(problem, {{"left_out", why}}).dump());
   }
 
   void tune_one(size_t n, const Plan& plan, const ToolCall& call) {
@@ -256,7 +263,13 @@ class Tuning {
                                     .progress = show},
                                    call.owners.empty() ? std::span<const Tensor>() : call.inputs);
     say(problem, outcome(report, flags_.verify_only));
-    if (flags_.json) fmt::print("{}\n", report_json(problem, report).dump());
+    if (flags_.json) fmt::print("{}\n", result_json(problem, Json::parse(to_json(report))).dump());
+    if (!flags_.verify_only && !report.published) {
+      ++num_failed_;
+      progress_.clear();
+      fmt::print(stderr, "ejk: {}: the store must be writable for this to be kept, got '{}'; see ejk doctor\n",
+                 problem.name, printable(store().root()));
+    }
     logs_ += report.faster ? -std::log(report.comparison.ratio.median) : 0;
     ++num_tuned_;
   }

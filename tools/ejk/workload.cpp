@@ -51,6 +51,9 @@ void fill_inputs(ToolCall& call, uint64_t seed) {
 }
 
 ToolCall make_call_with_data(const CallFlags& flags) {
+  if (!flags.case_name.empty() && !flags.backward && flags.seed != 0)
+    throw_invalid("ejk", "--seed", "be left out beside --case, whose data are its own", std::to_string(flags.seed),
+                  "leave one of them out");
   ToolCall call = make_call(flags);
   if (flags.case_name.empty()) fill_inputs(call, flags.seed);
   if (!flags.backward) return call;
