@@ -251,6 +251,27 @@ TEST_F(CacheTool, tables_that_the_library_ships_are_whole_and_found) {
   EXPECT_THAT(doctor.out, HasSubstr("ok    config path  " + std::to_string(shipped) + " shipped with the library\n"));
 }
 
+/// As under sudo: what root made there, its owner could not use.
+TEST_F(CacheTool, a_home_of_somebody_elses_has_no_store) {
+  const fs::path home = ::geteuid() == 0 ? fs::path(root) / "home" : fs::path("/");
+  if (::geteuid() == 0) {
+    fs::create_directories(home);
+    ASSERT_EQ(::chown(home.c_str(), 65534, 65534), 0);
+  }
+  const auto in_home = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> line = {
+        "env", "-u", "EJKERNEL_CACHE_DIR", "-u", "XDG_CACHE_HOME", EJK_BINARY_DIR "/bin/ejk"};
+    line.insert(line.end(), words.begin(), words.end());
+    return run_process(line, {"HOME=" + home.string()});
+  };
+  const ProcessResult list = in_home({"cache", "list"});
+  EXPECT_EQ(list.exit_code, 2);
+  EXPECT_THAT(list.err,
+              HasSubstr("the store must have a folder, got no EJKERNEL_CACHE_DIR, and no HOME of this user's"));
+  EXPECT_THAT(in_home({"doctor", "--seconds", "0"}).out, HasSubstr("HOME is no folder of this user's"));
+  EXPECT_FALSE(fs::exists(home / ".cache"));
+}
+
 /// What a process finds through EJKERNEL_CONFIG_PATH: `ejk doctor` looks at the places.
 TEST_F(CacheTool, doctor_names_places_that_are_not_used) {
   const auto doctor = [&](const std::string& path) {

@@ -138,6 +138,9 @@ TEST(EjkTool, what_would_be_ignored_is_refused) {
       {{"bench", "--peaks", "--fail-over", "x"}, "ejk: --fail-over must be a percentage, got 'x'; for example 5%\n"},
       {{"bench", "--baseline", folder},
        "ejk: --baseline must be a file that ejk bench --save made, got no " + folder + "; check the path\n"},
+      {{"explain", "mean_pooling", "--form", "chunked"},
+       "ejk: mean_pooling: --form must be the one that the parameters make, got 'chunked', which they make 'batched'; "
+       "set the parameter that decides it\n"},
       {{"bench", "--peaks", "mean_pooling"},
        "ejk: mean_pooling must come with cases that are measured, got --peaks; leave one of them out\n"},
       {{"bench", "--overhead", "mean_pooling", "--kernel", "cpu"},

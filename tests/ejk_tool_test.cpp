@@ -213,6 +213,15 @@ TEST(EjkTool, run_shows_what_came_out_and_what_did_it) {
   EXPECT_THAT(text.out, HasSubstr("flash_attention by kernel "));
 }
 
+/// Finite differences take numbers of 64 bits, whatever the seed draws.
+TEST(EjkTool, check_compares_gradients_with_finite_differences) {
+  for (const char* seed : {"1", "2", "3", "4"}) {
+    const ProcessResult result = ejk({"check", "mean_pooling", "--differentiable", "--seed", seed});
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+    EXPECT_THAT(result.out, HasSubstr("mean_pooling_backward | reference"));
+  }
+}
+
 TEST(EjkTool, run_draws_the_same_data_from_the_same_seed) {
   const std::vector<std::string> line = {"run", "mean_pooling", "--num_tokens", "7", "--json"};
   const auto mean = [&](const char* seed) {

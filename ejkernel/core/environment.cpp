@@ -173,28 +173,28 @@ constexpr std::array kVariables = {
              "what is written to standard error; an installed log sink overrules it", parse_log},
     Variable{"EJKERNEL_NUM_THREADS", "an integer from 1 to 4096", "what affinity and cgroup quota allow",
              "the threads that CPU kernels use, the caller's included", parse_num_threads},
-    Variable{"EJKERNEL_DEBUG", "a comma-separated list of sync, guard and poison", "none",
+    Variable{"EJKERNEL_DEBUG", "a comma-separated list of sync, guard and poison", "not set",
              "sync: a call waits for its device, so that a fault shows where it was made (calls on host tensors always "
              "do); for host memory that the library allocates, guard finds writes outside of it and aborts, poison "
              "fills fresh and freed blocks with NaN",
              parse_debug},
     Variable{"EJKERNEL_AUTOTUNE_POLICY", "autotune or heuristics", "autotune",
              "heuristics: never tune, take each kernel's heuristic configuration", parse_autotune_policy},
-    Variable{"EJKERNEL_AUTOTUNE_BUDGET_MS", "a number of milliseconds", "2000",
+    Variable{"EJKERNEL_AUTOTUNE_BUDGET_MS", "a whole number of milliseconds", "2000",
              "how long the autotuner may look for one problem's config", parse_autotune_budget},
-    Variable{"EJKERNEL_AUTOTUNE_TOTAL_MS", "a number of milliseconds", "60000",
+    Variable{"EJKERNEL_AUTOTUNE_TOTAL_MS", "a whole number of milliseconds", "60000",
              "and for all problems of a process; past it heuristics answer", parse_autotune_total},
     Variable{
         "EJKERNEL_LOG_AUTOTUNE", "0 or 1", "0",
         "1: every candidate with its time, or why it was rejected, is written to standard error (and all else that "
         "EJKERNEL_LOG=info writes)",
         parse_log_autotune},
-    Variable{"EJKERNEL_PLUGINS", "a colon-separated list of absolute paths", "none",
+    Variable{"EJKERNEL_PLUGINS", "a colon-separated list of absolute paths", "not set",
              "libraries with more kernels and operations, loaded at the first call", parse_plugins},
-    Variable{
-        "EJKERNEL_CACHE_DIR", "an absolute path", "$XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel",
-        "the folder of the store, which keeps compiled kernels; it is not used when others than its owner can write it",
-        parse_cache_dir},
+    Variable{"EJKERNEL_CACHE_DIR", "an absolute path", "$XDG_CACHE_HOME/ejkernel, else ~/.cache/ejkernel",
+             "the folder of the store, which keeps tuned configs and compiled kernels; it is not used when others than "
+             "its owner can write it",
+             parse_cache_dir},
     Variable{"EJKERNEL_CACHE_QUOTA_MB", "an integer from 0 to 1048576", "2048",
              "MiB that the store may take, above which the least recently used records go; 0: no limit",
              parse_cache_quota_mb},
@@ -226,7 +226,7 @@ constexpr std::array kVariables = {
              parse_ops_stamp},
     Variable{"EJKERNEL_OPS_PREFIX", "at most 64 letters, digits and _ . - / # :", "ejkernel.",
              "what every label begins with, in front of the operation's name", parse_ops_prefix},
-    Variable{"EJKERNEL_TRACE", "an absolute path", "none",
+    Variable{"EJKERNEL_TRACE", "an absolute path", "not set",
              "a Chrome trace, which Perfetto shows too: an event for each run of a plan, with its host time, kernel, "
              "config and label",
              parse_trace},

@@ -154,7 +154,10 @@ std::string default_root() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache == '/') return std::string(cache) + "/ejkernel";
   const char* home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/ejkernel" : "";
+  if (home == nullptr || *home != '/') return "";
+  // Under sudo it may be another user's, who could not use what this one makes in it.
+  const auto info = store_files::info_of(home, /*of_target=*/true);
+  return info && info->st_uid != geteuid() ? "" : std::string(home) + "/.cache/ejkernel";
 }
 
 /// Needs the lock. Stores are never destroyed: references to earlier ones stay valid, and calls may come while the

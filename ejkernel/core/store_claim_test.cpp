@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "ejkernel/core/store_files_internal.h"
@@ -38,6 +40,33 @@ TEST_F(StoreClaims, one_is_ours_until_it_ends) {
   first.reset();
   EXPECT_TRUE(is_ours("work"));
   EXPECT_TRUE(fs::is_empty(store.root() + "/claims"));
+}
+
+/// Between its opening and its locking the last owner may remove the file.
+TEST_F(StoreClaims, a_lock_on_a_file_that_is_gone_is_no_claim) {
+  std::optional<StoreClaim> first(std::in_place, store, "work");
+  store_files::watch([&](const store_files::Call& call) -> store_files::Answer {
+    if (call.kind == store_files::Call::Kind::lock) first.reset();
+    return {};
+  });
+  const StoreClaim second(store, "work");
+  store_files::watch({});
+  EXPECT_FALSE(first);
+  EXPECT_TRUE(second.is_ours());
+  EXPECT_FALSE(is_ours("work"));
+}
+
+TEST_F(StoreClaims, what_a_killed_owner_left_is_collected) {
+  const std::string left = store.root() + "/claims/left";
+  const StoreClaim held(store, "work");
+  std::ofstream(left).close();
+  for (const auto& file : fs::directory_iterator(store.root() + "/claims"))
+    fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::minutes(1));
+  EXPECT_EQ(store.collect({.dry_run = true}).leftovers, 1);
+  EXPECT_TRUE(fs::exists(left));
+  EXPECT_EQ(store.collect({}).leftovers, 1);
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_FALSE(is_ours("work")) << "a living owner's stays";
 }
 
 TEST_F(StoreClaims, without_a_store_everybodys_is_good) {

@@ -41,9 +41,13 @@ Collection collect(const std::string& root, const CollectOptions& options, int64
       records.push_back({path, info});
     else if (ends_with(name, kAside))
       aside.push_back({path, info});
-    else if (ends_with(name, store_files::kTemporary) && !options.dry_run)
-      collection.leftovers += store_files::remove_if_abandoned(path);
+    else if (ends_with(name, store_files::kTemporary))
+      collection.leftovers += store_files::remove_if_abandoned(path, options.dry_run);
   });
+  const std::string claims = claims_of(root);
+  const auto claimed = is_trusted(root, claims) ? store_files::names_in(claims) : std::nullopt;
+  for (const std::string& name : claimed.value_or(std::vector<std::string>()))
+    collection.leftovers += store_files::remove_if_abandoned(claims + "/" + name, options.dry_run);
   for (const Found& record : records) collection.kept_bytes += record.bytes();
   int64_t total = collection.kept_bytes;
   for (const Found& file : aside) total += file.bytes();

@@ -46,7 +46,7 @@ int open_descriptor(const std::string& path, Access access) {
       flags |= O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
       break;
     case Access::claim:
-      flags |= O_RDONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK;
+      flags |= O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK;  // network file systems lock what can be written
       break;
     case Access::append:
       flags |= O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK;
@@ -164,8 +164,9 @@ bool make_folder(const std::string& path) {
 
 bool sync_folder(const std::string& path) {
   const File folder(path, Access::folder);
-  // Some network file systems cannot sync a folder and say EINVAL: there is no more to be done.
-  return folder.is_open() && (folder.sync() || errno == EINVAL);
+  // One above ours may be another's, who lets us pass and not read. Some network file systems cannot sync a folder and
+  // say EINVAL. There is no more to be done.
+  return folder.is_open() ? folder.sync() || errno == EINVAL : errno == EACCES;
 }
 
 }  // namespace
@@ -228,7 +229,7 @@ int publish(const std::string& path, std::initializer_list<std::string_view> par
   return sync_folder(folder_of(path)) ? 0 : errno;
 }
 
-bool remove_if_abandoned(const std::string& temporary) {
+bool remove_if_abandoned(const std::string& temporary, bool dry_run) {
   // A writer locks its file just after making it. Where there are no locks, none takes an hour.
   constexpr time_t kSecondsToLock = 1, kSecondsToWrite = 3600;
   const File file(temporary, Access::read);
@@ -237,7 +238,7 @@ bool remove_if_abandoned(const std::string& temporary) {
   if (!info || !S_ISREG(info->st_mode)) return false;
   const time_t age = time(nullptr) - info->st_mtime;
   if (age <= kSecondsToLock || (!file.lock() && age <= kSecondsToWrite)) return false;
-  return remove(temporary);
+  return dry_run || remove(temporary);
 }
 
 }  // namespace ejk::store_files

@@ -102,7 +102,7 @@ inline constexpr std::string_view kTemporary = ".tmp";
 /// syncing the folder failed, the file is there.
 int publish(const std::string& path, std::initializer_list<std::string_view> parts);
 
-/// Removes a file that a writer left, unless the writer may still be at it; true when it is gone.
-bool remove_if_abandoned(const std::string& temporary);
+/// Removes a file that a writer or an owner left, unless it may still be at it; true when it is gone, or would be.
+bool remove_if_abandoned(const std::string& temporary, bool dry_run);
 
 }  // namespace ejk::store_files

@@ -98,6 +98,15 @@ TEST_F(StoreCalls, a_folder_that_cannot_be_synced_because_its_file_system_knows_
   EXPECT_TRUE(Store(root).put(key("a"), record("v")));
 }
 
+/// Folders above the store may be another user's, who lets this one pass through them and not read them.
+TEST_F(StoreCalls, a_folder_above_that_may_not_be_read_is_no_obstacle) {
+  const std::string above = fs::path(root).parent_path();
+  store_files::watch([&](const Call& call) -> Answer {
+    return {.error = call.kind == Kind::open && call.path == above ? EACCES : 0};
+  });
+  EXPECT_TRUE(Store(root).put(key("a"), record("v")));
+}
+
 TEST_F(StoreCalls, a_disk_that_stays_full_or_read_only_costs_the_record_and_nothing_else) {
   ASSERT_TRUE(Store(root).put(key("a"), record("old")));
   for (const int error : {ENOSPC, EROFS, EACCES, EMFILE}) {

@@ -53,6 +53,9 @@ void for_each_record(const std::string& root, const VisitRecord& visit, std::str
 Collection collect(const std::string& root, const CollectOptions& options, int64_t target_bytes,
                    const std::string& keep);
 
+/// Where claims stand (store_claim.h); records stand in a folder beside it.
+inline std::string claims_of(const std::string& root) { return root + "/claims"; }
+
 std::string name_of(const std::string& path);
 bool ends_with(std::string_view text, std::string_view end);
 

@@ -91,7 +91,7 @@ class Pullback {
   CallOptions options_;
 };
 
-/// The forward's first output and the function that pulls cotangents back.
+/// The forward's results and the function that pulls cotangents back.
 template <class Op>
 std::pair<typename Op::Results, Pullback<Op>> vjp(const typename Op::Inputs& inputs,
                                                   const typename Op::Params& params = {},

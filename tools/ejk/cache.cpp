@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 // ---- what the commands share ----
 
 RecordSource::RecordSource(const std::string& path) : path_(fs::absolute(path).lexically_normal().string()) {
-  const std::string why = fs::exists(path_) ? distrust_of(path_) : "is not there";
+  std::error_code ignored_error;
+  const std::string why = fs::exists(path_, ignored_error) ? distrust_of(path_) : "is not there";
   if (!why.empty())
     throw_invalid("ejk", path_, "be a store's folder or an archive, which this user alone can write", "one that " + why,
                   "correct the path, or make a copy of your own");
@@ -43,7 +44,8 @@ void RecordSource::for_each(const VisitRecord& visit) const {
 std::string named_root(const CacheFlags& flags) {
   const std::string root = flags.root.empty() ? store().root() : fs::absolute(flags.root).lexically_normal().string();
   if (root.empty())
-    throw_invalid("ejk", "the store", "have a folder", "neither EJKERNEL_CACHE_DIR nor HOME", "give --root DIR");
+    throw_invalid("ejk", "the store", "have a folder", "no EJKERNEL_CACHE_DIR, and no HOME of this user's",
+                  "give --root DIR");
   return root;
 }
 
@@ -83,7 +85,7 @@ void print_json(const Json& json) { fmt::print("{}\n", json.dump(2, ' ', false, 
 
 std::optional<RecordSource> source_of(const CacheFlags& flags) {
   const std::string root = named_root(flags);
-  if (flags.root.empty() && !fs::exists(root)) return std::nullopt;
+  if (std::error_code ignored; flags.root.empty() && !fs::exists(root, ignored)) return std::nullopt;
   return RecordSource(root);
 }
 

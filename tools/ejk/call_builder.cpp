@@ -92,6 +92,11 @@ class CallBuilder {
       if (op_.form(call_.inputs, call_.params) == form) return std::move(call_);
     }
     make_inputs(forms.front());  // checking the call will say what does not fit
+    const std::string_view made =
+        op_.forms.empty() ? "" : op_.forms[static_cast<size_t>(op_.form(call_.inputs, call_.params))];
+    if (!flags_.form.empty() && made != flags_.form)
+      invalid("--form", "be the one that the parameters make",
+              fmt::format("'{}', which they make '{}'", flags_.form, made), "set the parameter that decides it");
     return std::move(call_);
   }
 

@@ -234,14 +234,18 @@ class Checker {
                      testing::name(r.size)));
   }
 
-  /// The reference's gradient against central differences.
-  void check_differences(const TestOperation& tests, const testing::RandomRequest& r) {
+  /// The reference's gradient against central differences, which take numbers of 64 bits.
+  void check_differences(const TestOperation& tests, testing::RandomRequest r) {
     const Operation& op = *tests.declaration;
     if (op.gradient.empty() || flags_.device.kind != DeviceKind::cpu) return;  // they are about the host's reference
+    r.dtype = DType::f64;
     const Problem forward = tests.random(r);
     const auto gradient_kernels = testing::kernels_of(*testing::find_test_operation(op.gradient).declaration);
     const testing::GradientCheck result =
         testing::check_gradient(forward, testing::kernels_of(op).back(), gradient_kernels.back(), r.seed);
+    Tally& tally = tallies_[{std::string(op.gradient), gradient_kernels.back()->name}];
+    ++tally.problems;
+    tally.failures += !result.failure.empty();
     if (!result.failure.empty())
       fail(fmt::format("{}: {}\n  problem: {}\n  reproduce: ejk check {} {}\n", op.gradient, result.failure,
                        forward.label, op.name, forward.replay));
@@ -373,7 +377,7 @@ Action declare_check(Options& options) {
       .value("size", flags->size, "tiny|small|normal", "how large (default: normal)")
       .flag("hostile", flags->hostile, "with index contents that no caller should pass")
       .flag("differentiable", flags->differentiable,
-            "only what has a gradient; with --seed, finite differences as well")
+            "only what has a gradient; with --seed, finite differences in f64 as well")
       .flag("dense", flags->dense, "only what kernels for matrix units are made for, and larger");
   return [flags] {
     refuse_contradictions(*flags);

@@ -246,7 +246,8 @@ std::string index_page() {
 std::string environment_page() {
   std::string page = fmt::format(
       "{}\n# Environment variables\n\nRead once, at the library's first use; a malformed value is an error that names "
-      "the variable. An `EJKERNEL_*` name that is not in this table is warned about once. `ejk doctor --env` shows the "
+      "the variable. An `EJKERNEL_*` name that is not in this table is warned about once in the log "
+      "(`EJKERNEL_LOG=warning`). `ejk doctor --env` shows the "
       "values in use.\n\n",
       kGeneratedMark);
   page += header({"variable", "value", "default", "meaning"});

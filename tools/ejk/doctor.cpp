@@ -176,7 +176,9 @@ std::vector<std::filesystem::path> missing_of(std::filesystem::path file) {
 Line store_line() {
   const Store& kept = store();
   if (kept.root().empty())
-    return {"", "none: neither EJKERNEL_CACHE_DIR nor HOME is set; compiled kernels live as long as the process"};
+    return {"",
+            "none: EJKERNEL_CACHE_DIR is not set, and HOME is no folder of this user's; compiled kernels live as long "
+            "as the process"};
   const RecordKey key = {"doctor", "doctor", "a record that ejk doctor writes and reads"};
   const std::string text(kVersion);
   const std::vector<std::filesystem::path> missing = missing_of(kept.path_of(key));

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "ejkernel/core/error.h"
 #include "ejkernel/ops/flash_attention/attention_cuda_internal.h"
@@ -23,7 +25,7 @@ Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Pa
   if (params.dropout_prob > 0) return no("it has no dropout");
   if (!params.normalize_output) return no("it normalises its output");
   if (params.out_dtype && *params.out_dtype != in.query.dtype) return no("its output has the query's dtype");
-  if (params.softmax_scale && !(*params.softmax_scale > 0)) return no("its softmax_scale is positive");
+  if (params.softmax_scale && !is_factor(*params.softmax_scale * std::numbers::log2e)) return no(kScaleIsFactor);
   const int64_t dim = in.query.shape[3];
   if (in.value.shape[3] != dim || (dim != 64 && dim != 128 && dim != 256))
     return no("its head_dim and value_dim are equal, and 64, 128 or 256");
@@ -43,6 +45,8 @@ Sm90Lengths::Sm90Lengths(const FlashAttention::Inputs& in, const FlashAttention:
   diagonal = params.causal_align == CausalAlign::bottom_right ? kv_len - q_len : 0;
   kv_len = std::min(kv_len, q_len + diagonal);
 }
+
+bool is_factor(double x) { return x > 0 && std::isnormal(static_cast<float>(x)); }
 
 bool fits_tensor_map(const Tensor& t) {
   if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0) return false;

@@ -19,6 +19,10 @@ struct Sm90Lengths {
 Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Params& params,
                       const DeviceProperties& device);
 
+/// Whether float32 has the positive number, and devices do not take it for 0: what scores can be multiplied with.
+bool is_factor(double x);
+inline constexpr const char* kScaleIsFactor = "its softmax_scale is positive, and a normal number in float32";
+
 /// Whether TMA can walk a [batch, rows, heads, dim] tensor of 16-bit elements: multiples of 16 bytes everywhere.
 bool fits_tensor_map(const Tensor& t);
 /// A plan knows how its tensors were aligned; those that it runs on may not be: InvalidArgument.

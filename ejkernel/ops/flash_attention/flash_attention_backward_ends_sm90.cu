@@ -15,7 +15,7 @@ inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 template <HalfType kType, int kDim>
 __global__ void __launch_bounds__(256) flash_attention_backward_prepare(const FlashBackwardPrepareArguments args) {
   constexpr int kLanes = kDim / 8;
-  const int row = (static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x)) / kLanes;
+  const int row = static_cast<int>(blockIdx.x) * (256 / kLanes) + static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
   const bool inside = row < args.q_len - args.first_row;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(128) flash_attention_backward_finish(const Fla
     return;
   }
   const float* sums = args.sums + (static_cast<int64>(batch) * args.num_heads + head) * args.padded_rows * kDim +
-                      part * (64 * kColumns);
+                      static_cast<int64>(part) * (64 * kColumns);
   float d[kColumns / 2];
 #pragma unroll
   for (float& x : d) x = 0;

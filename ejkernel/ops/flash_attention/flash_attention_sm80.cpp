@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/ops/flash_attention/attention_cuda_internal.h"
 #include "ejkernel/ops/flash_attention/attention_cuda_reference_internal.h"
 #include "ejkernel/ops/flash_attention/flash_attention.h"
 #include "ejkernel/ops/flash_attention/flash_attention_sm80.cuh"
@@ -54,13 +55,18 @@ struct FlashAttentionSm80 {
     if (params.dropout_prob > 0) return no("it has no dropout");
     if (!params.normalize_output) return no("it normalises its output");
     if (params.out_dtype && *params.out_dtype != in.query.dtype) return no("its output has the query's dtype");
-    if (params.softmax_scale && !(*params.softmax_scale > 0)) return no("its softmax_scale is positive");
+    if (params.softmax_scale && !attn::is_factor(*params.softmax_scale * std::numbers::log2e))
+      return no(attn::kScaleIsFactor);
     for (const int64_t dim : {in.query.shape[-1], in.value.shape[-1]})
       if (dim % 8 != 0 || dim > 256) return no("its head_dim and value_dim are multiples of 8, at most 256");
     // Sums of rows, keys and the far end of a window stay below 2^31, and so do those of all tiles of all sequences,
     // even where each claims every row.
     constexpr int64_t kMostRows = 1 << 29, kMostTiles = 1 << 30, kFewestRows = 64;
     const attn::Problem p = attn::make_problem(in, params);
+    // Its tanh is right to 3e-7, absolutely, and is multiplied with the cap.
+    constexpr double kMostCap = 1000;
+    if (p.soft_cap > kMostCap || (p.soft_cap > 0 && !attn::is_factor(p.scale / p.soft_cap)))
+      return no("its logits_soft_cap is at most 1000, and softmax_scale over it a normal number in float32");
     if (p.q_rows >= kMostRows || p.k_rows >= kMostRows ||
         (tiles_of(p.q_rows, kFewestRows) + 2) * (p.num_sequences + 1) >= kMostTiles / p.num_q_heads)
       return no("it counts rows and keys with 29 bits, and tiles with 30");

@@ -5,6 +5,10 @@
 
 #include <set>
 #include <tuple>
+#include <vector>
+
+#include "ejkernel/ops/flash_attention/flash_attention.h"
+#include "ejkernel/platform/cuda/program.h"
 
 namespace ejk {
 namespace {
@@ -55,6 +59,27 @@ void expect_as_visible(const AttentionProblem& p, const AttentionSequence& s) {
     // Every block that is walked has a key that some row sees.
     ASSERT_LE(blocks.past - blocks.first, num_seen);
   }
+}
+
+/// What the kernels compute in float32 must not be 0 or infinite there, and a cap multiplies the error of its tanh.
+TEST(FlashCuda, kernels_leave_scales_and_caps_that_float32_cannot_hold_to_the_reference) {
+  const DeviceProperties device = cuda::made_up_device("sm_90a");
+  const Tensor rows(nullptr, DType::bf16, {1, 64, 1, 128}, device.device);
+  const auto inputs = to_array(FlashAttention::Inputs{.query = rows, .key = rows, .value = rows});
+  const auto takes = [&](const KernelInfo& kernel, const FlashAttention::Params& params) {
+    const ParamsBlock block = ParamsBlock::of(params);
+    const std::vector<Tensor> outputs(2);
+    return kernel.supports({.inputs = inputs, .params = &block, .outputs = outputs}, device).ok;
+  };
+  for (const KernelInfo* kernel : {&flash_attention_kernels::cuda_sm90(), &flash_attention_kernels::cuda_sm80()}) {
+    for (const double scale : {1.0, 1e-37, 1e37}) EXPECT_TRUE(takes(*kernel, {.softmax_scale = scale})) << scale;
+    for (const double scale : {0.0, -1.0, 1e-39, 1e-50, 2.4e38, 1e50})
+      EXPECT_FALSE(takes(*kernel, {.softmax_scale = scale})) << kernel->name << scale;
+  }
+  const KernelInfo& capped = flash_attention_kernels::cuda_sm80();
+  for (const double cap : {0.1, 50.0, 1000.0}) EXPECT_TRUE(takes(capped, {.logits_soft_cap = cap})) << cap;
+  for (const double cap : {1001.0, 1e7, 1e300, 1e-45}) EXPECT_FALSE(takes(capped, {.logits_soft_cap = cap})) << cap;
+  EXPECT_FALSE(takes(capped, {.softmax_scale = 1e-37, .logits_soft_cap = 50.0}));
 }
 
 TEST(FlashSm80Blocks, are_those_whose_keys_a_row_sees) {

@@ -49,12 +49,22 @@ cuda::PoolingLaunch launch_of(const CudaCall& call, const cuda::PoolingProblem& 
   return launch;
 }
 
+constexpr int64_t kMostBlocks = INT32_MAX;  // the device counts them in 32 bits
+
+/// Tensors that are run may have rows of several pieces where the planned ones had one.
+cuda::Dim3 grid_of(int64_t blocks, const CudaCall& call) {
+  if (blocks > kMostBlocks)
+    throw_invalid("mean_pooling", "heads", "lie next to each other, as they did when the call was planned",
+                  fmt::format("{} x {} of them apart", call.p.num_batches, call.p.num_heads),
+                  "plan with the tensors that will be run");
+  return {.x = static_cast<unsigned>(blocks)};
+}
+
 /// What both directions ask; `most_blocks` are those of the config that makes most of them.
 Support supports_blocks(const CudaCall& call, int64_t most_blocks, const DeviceProperties& device) {
   if (call.out.dtype == DType::f64) return Support::no("its numbers are f32, f16 or bf16; f64 was given");
   if (device.compute_capability < 80) return Support::no("it needs compute capability 8.0 or more");
-  // The device counts them in 32 bits.
-  if (most_blocks > INT32_MAX) return Support::no("it would take more than 2^31 blocks");
+  if (most_blocks > kMostBlocks) return Support::no("it would take more than 2^31 blocks");
   if (call.p.num_tokens > INT32_MAX || call.p.dim > INT32_MAX)
     return Support::no("x has more than 2^31 rows or columns");
   return Support::yes();
@@ -159,8 +169,7 @@ struct Forward {
     launch.slices = static_cast<uint32_t>(slices);
     launch.slice_sums = reinterpret_cast<double*>(context.workspace.data() + pooling::survey_bytes(c));
     const cuda::Dim3 block = {.x = cuda::kPoolingThreads};
-    cuda::launch(*programs.main, context, {.x = static_cast<unsigned>(num_tiles(c, config) * slices)}, block, 0,
-                 problem, launch);
+    cuda::launch(*programs.main, context, grid_of(num_tiles(c, config) * slices, c), block, 0, problem, launch);
     if (slices == 1) return;
     const int64_t blocks = divide_up(c.out.num_elements(), cuda::kPoolingThreads);
     cuda::launch(*programs.combine, context, {.x = static_cast<unsigned>(std::min<int64_t>(blocks, INT32_MAX))}, block,
@@ -232,8 +241,8 @@ struct Backward {
 
     cuda::PoolingLaunch launch = launch_of(c, problem);
     launch.block_rows = config.block_rows();
-    cuda::launch(*programs.main, context, {.x = static_cast<unsigned>(num_blocks(c, config))},
-                 {.x = cuda::kPoolingThreads}, 0, problem, launch);
+    cuda::launch(*programs.main, context, grid_of(num_blocks(c, config), c), {.x = cuda::kPoolingThreads}, 0, problem,
+                 launch);
   }
 };
 

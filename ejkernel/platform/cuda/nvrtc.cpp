@@ -15,6 +15,7 @@
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/installation.h"
 #include "ejkernel/platform/cuda/driver.h"
 #include "ejkernel/platform/cuda/symbols.h"
 
@@ -64,12 +65,13 @@ Paths already_loaded(int major) {
   return paths;
 }
 
-/// Folders that hold lib/python3*/site-packages: of this program, of the active environments, of the first python3 on
-/// the path, of the user and of the system.
+/// Folders that hold lib/python3*/site-packages: of this program (unless anyone can add to it, as to /tmp), of the
+/// active environments, of the first python3 on the path, of the user and of the system.
 Paths python_prefixes() {
   Paths prefixes;
   std::error_code ignored;
-  prefixes.push_back(fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path());
+  const fs::path above = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path();
+  if (!anyone_can_add_to(above)) prefixes.push_back(above);
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) prefixes.push_back(folder_from_environment(name));
   for (const std::string& folder : split(std::getenv("PATH")))
     if (fs::exists(folder + "/python3", ignored)) {
