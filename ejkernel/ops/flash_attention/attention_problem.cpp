@@ -27,6 +27,8 @@ Strides strides_of(const Tensor& t) {
   return {.batch = t.strides[0], .row = t.strides[1], .head = t.strides[2]};
 }
 
+double soft_cap_of(const std::optional<double>& given) { return given ? std::clamp(*given, 1e-30, 1e30) : 0; }
+
 Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
   Problem p;
   p.query = in.query, p.key = in.key, p.value = in.value;
@@ -46,7 +48,7 @@ Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Par
   p.q = strides_of(in.query), p.k = strides_of(in.key), p.v = strides_of(in.value);
 
   p.scale = params.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
-  p.soft_cap = params.logits_soft_cap.value_or(0);
+  p.soft_cap = soft_cap_of(params.logits_soft_cap);
   p.causal = params.causal;
   p.bottom_right = params.causal_align == CausalAlign::bottom_right;
   p.window = params.sliding_window.resolve(params.causal);
@@ -184,19 +186,20 @@ double Problem::dropout_factor(const Sequence& s, int64_t h, int64_t i, int64_t 
 }
 
 double visible_pairs(const FlashAttention::Inputs& in, const FlashAttention::Params& params) {
-  // From shapes alone: packed sequences count as equally long ones.
+  // From shapes alone: packed sequences count as equally long ones, as many as there are rows for.
   Problem p = make_problem(in, params);
   Sequence s;
-  if (p.num_sequences == 0) return 0;
-  s.q_len = p.packed ? p.q_rows / p.num_sequences : p.q_rows;
-  s.k_len = p.packed ? p.k_rows / p.num_sequences : p.k_rows;
+  if (p.num_sequences == 0 || p.q_rows == 0) return 0;
+  const auto share = [&](int64_t rows) { return p.packed ? (rows + p.num_sequences - 1) / p.num_sequences : rows; };
+  s.q_len = share(p.q_rows), s.k_len = share(p.k_rows);
   s.offset = p.bottom_right ? s.k_len - s.q_len : 0;
   double pairs = 0;
   for (int64_t i = 0; i < s.q_len; ++i) {
     const Problem::KeyRange range = p.key_range(s, i);
     pairs += static_cast<double>(range.end - range.begin + std::min(p.sink_end(s, i), range.begin));
   }
-  return pairs * static_cast<double>(p.num_sequences);
+  return p.packed ? pairs * static_cast<double>(p.q_rows) / static_cast<double>(s.q_len)
+                  : pairs * static_cast<double>(p.num_sequences);
 }
 
 }  // namespace ejk::attn

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "ejkernel/core/export.h"
 #include "ejkernel/core/operation.h"
@@ -126,6 +127,9 @@ struct EJK_API Problem {
  private:
   Sequence paged_sequence(int64_t index, uint32_t* status) const;
 };
+
+/// A cap as float32 can compute with it; 0: none. Beyond these bounds it makes no difference that float32 could show.
+double soft_cap_of(const std::optional<double>& given);
 
 EJK_API Problem make_problem(const FlashAttention::Inputs& in, const FlashAttention::Params& params);
 

@@ -286,7 +286,10 @@ inline void exclude_hidden(const Problem& p, const Panel& t, KeyBlock& block, fl
 
 /// True where ranges alone hide keys and a logit is scale * (query . key): then scores stay unscaled until the
 /// exponent.
-inline bool is_plain(const Problem& p) { return !p.has_element_masks() && p.soft_cap == 0 && p.scale > 0; }
+inline bool is_plain(const Problem& p) {
+  // The exponent's factor must not be 0 or infinite in float32: times a hidden key's -inf it would be NaN.
+  return !p.has_element_masks() && p.soft_cap == 0 && p.scale > 1e-37 && p.scale < 1e37;
+}
 
 /// What a number in a tile of scores is to be multiplied by to be a logit, and to be the power of two of its
 /// exponential.

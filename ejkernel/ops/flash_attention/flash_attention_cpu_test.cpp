@@ -349,6 +349,28 @@ TEST(FlashAttentionCpu, a_plan_runs_with_fewer_and_more_threads_than_it_was_made
   }
 }
 
+/// Legal parameters that float32 has no number for.
+TEST(FlashAttentionCpu, scales_and_caps_beyond_float32_are_those_of_the_reference) {
+  std::vector<Params> extreme;
+  for (const double scale : {1e-300, 1e-46, 1e-42, -1e-46, 0.0}) extreme.push_back({.softmax_scale = scale});
+  for (const double cap : {1e300, 1e39, 1e20, 1e-46, 1e-300}) extreme.push_back({.logits_soft_cap = cap});
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (Params params : extreme)
+      for (const bool causal : {false, true}) {
+        params.causal = causal;
+        Problem p(7);
+        make_tensors(p, {.q_len = 70}, dtype);
+        const auto out = flash_attention(p.in, params, {.plan = kCpu});
+        const auto expected = flash_attention(p.in, params, {.plan = kReference});
+        for (int64_t n = 0; n < out.out.num_elements(); ++n)
+          ASSERT_NEAR(get(out.out, n), get(expected.out, n), dtype == DType::f32 ? 1e-5 : 2e-2)
+              << params.softmax_scale.value_or(1) << " " << params.logits_soft_cap.value_or(0);
+        const auto in = backward_inputs(p, expected, true);
+        const auto gradients = execute<FlashAttentionBackward>(in, params, {.plan = kCpu});
+        for (int64_t n = 0; n < gradients.query.num_elements(); ++n) ASSERT_FALSE(std::isnan(get(gradients.query, n)));
+      }
+}
+
 TEST(FlashAttentionCpu, run_does_not_allocate) {
   for (unsigned seed = 300; seed < 320; ++seed) {
     Problem p = random_problem(seed);

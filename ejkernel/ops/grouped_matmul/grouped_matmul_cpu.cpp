@@ -65,13 +65,8 @@ class Tile {
 
   void run(std::byte* memory) const {
     const auto s = carve<float>(memory);
-    if (streams())
-      sum(s, [&](const MatmulBlock& block, bool add) { stream(block, add, s); });
-    else if (uses_pairs(p_, config_))
-      sum_pairs(memory);
-    else
-      sum(s, [&](const MatmulBlock& block, bool add) { multiply_block<float>(nullptr, a_, b_, block, add, s); });
-    if (scales_a_at_end_ || scales_b_at_end_) scale(s);
+    // A scale may be NaN, and sums of nothing are 0 all the same.
+    if (sum(memory) && (scales_a_at_end_ || scales_b_at_end_)) scale(s);
     store(s);
   }
 
@@ -111,16 +106,24 @@ class Tile {
         return stream_block(a_, static_cast<const bf16_t*>(b_.data), b_.row, block, add, s);
     }
   }
-  void sum_pairs(std::byte* memory) const {
+
+  /// Whether masks and depth leave anything to sum.
+  bool sum(std::byte* memory) const {
+    if (!streams() && uses_pairs(p_, config_)) return sum_pairs(memory);
+    const auto s = carve<float>(memory);
+    if (streams()) return sum(s, [&](const MatmulBlock& block, bool add) { stream(block, add, s); });
+    return sum(s, [&](const MatmulBlock& block, bool add) { multiply_block<float>(nullptr, a_, b_, block, add, s); });
+  }
+  bool sum_pairs(std::byte* memory) const {
     const MatrixUnit* unit = config_.bf16_dot == 2 ? matrix_unit() : nullptr;
     const MatrixUnitScope uses_unit(unit);
     const auto s = carve<Pair>(memory);
-    sum(s, [&](const MatmulBlock& block, bool add) { multiply_block(unit, a_, b_, block, add, s); });
+    return sum(s, [&](const MatmulBlock& block, bool add) { multiply_block(unit, a_, b_, block, add, s); });
   }
 
-  /// Calls multiply(block, add) for the parts of the depth that masks leave.
+  /// Calls multiply(block, add) for the parts of the depth that masks leave; false when there are none.
   template <class E, class Multiply>
-  void sum(const MatmulScratch<E>& s, Multiply multiply) const {
+  bool sum(const MatmulScratch<E>& s, Multiply multiply) const {
     bool add = false;
     if (p_.out_mask.selects(at_.group, at_.rows.begin, at_.columns.begin)) {
       const int64_t cut = Cuts(p_).depth;
@@ -143,6 +146,7 @@ class Tile {
       }
     }
     if (!add) clear(s);
+    return add;
   }
   bool selects(int64_t k) const {
     return p_.a.mask.selects(at_.group, at_.rows.begin, k) && p_.b.mask.selects(at_.group, k, at_.columns.begin);

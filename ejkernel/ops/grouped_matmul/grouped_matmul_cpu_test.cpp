@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -148,6 +149,36 @@ TEST(GroupedMatmulCpu, sums_of_floats_do_not_depend_on_blocks_or_other_rows) {
     const Tensor rows(call.lhs.as<float>() + row * 70, DType::f32, {5, 70});
     const auto part = grouped_matmul({.lhs = rows, .rhs = last, .group_sizes = five}, {}, {.plan = kCpu});
     EXPECT_EQ(std::memcmp(part.out.data(), out.as<float>() + row * 90, 5 * 90 * sizeof(float)), 0);
+  }
+}
+
+/// What masks leave out is 0, whatever its scale; so is a sum of nothing.
+TEST(GroupedMatmulCpu, a_scale_of_nothing_is_never_read_into_a_result) {
+  const auto filled = [](DType dtype, const Shape& shape, std::vector<double> values) {
+    Array array(dtype, shape);
+    for (int64_t n = 0; n < array.num_elements(); ++n) set(array, n, values[static_cast<size_t>(n) % values.size()]);
+    return array;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Array sizes = filled(DType::i32, {2}, {4, 4}), rhs = filled(DType::i8, {2, 16, 8}, {1, -2, 3});
+  const Array row_scales = filled(DType::f32, {8}, {nan}), column_scales = filled(DType::f32, {2, 8}, {nan});
+  const Array nowhere = filled(DType::boolean, {2, 2}, {0}), no_weight = filled(DType::boolean, {2, 2, 2}, {0});
+  const Array empty_rhs(DType::i8, {2, 0, 8});
+  for (const DType dtype : {DType::i8, DType::bf16, DType::f32}) {
+    const Array lhs = filled(dtype, {8, 16}, {1, 2, -1}), empty_lhs(dtype, {8, 0});
+    std::vector<GroupedMatmul::Inputs> calls = {
+        {.lhs = lhs, .rhs = rhs, .group_sizes = sizes, .rhs_scale = column_scales, .out_mask = nowhere},
+        {.lhs = lhs, .rhs = rhs, .group_sizes = sizes, .rhs_scale = column_scales, .rhs_mask = no_weight},
+        {.lhs = empty_lhs, .rhs = empty_rhs, .group_sizes = sizes, .rhs_scale = column_scales}};
+    if (dtype == DType::i8)
+      calls.push_back({.lhs = lhs, .rhs = rhs, .group_sizes = sizes, .lhs_scale = row_scales, .out_mask = nowhere});
+    for (const GroupedMatmul::Inputs& in : calls) {
+      GroupedMatmul::Params params;
+      if (in.out_mask.present()) params = {.block_m = 4, .block_n = 4};
+      if (in.rhs_mask.present()) params = {.block_k = 8, .block_n = 4};
+      const auto results = grouped_matmul(in, params, {.plan = kCpu});
+      for (int64_t n = 0; n < results.out.num_elements(); ++n) ASSERT_EQ(get(results.out, n), 0) << name(dtype);
+    }
   }
 }
 

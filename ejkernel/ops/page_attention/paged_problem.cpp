@@ -39,7 +39,7 @@ template <class Params>
 void set_params(PagedCall& to, const Params& params) {
   Problem& p = to.problem;
   p.scale = params.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
-  p.soft_cap = params.logits_soft_cap.value_or(0);
+  p.soft_cap = soft_cap_of(params.logits_soft_cap);
   p.causal = true, p.bottom_right = true;
   p.window = params.sliding_window.resolve(true);
   p.sink_tokens = params.attention_sink_size;
