@@ -201,12 +201,18 @@ struct FlashSm80Block {
 
   // ---- storing ----
 
+  /// A finite sink stays finite.
+  static EJK_DEVICE float in_powers_of_two(double sink) {
+    constexpr double kMost = 2.35e38;
+    const bool is_finite = sink - sink == 0;
+    return static_cast<float>(is_finite ? min(max(sink, -kMost), kMost) : sink) * kLog2E;
+  }
   /// A head's sinks as one logit, in powers of two.
   EJK_DEVICE float sink(int head) const {
     OnlineSoftmax sinks;
     sinks.clear();
 #pragma unroll 1
-    for (int64 a = 0; a < p.num_sinks; ++a) sinks.add(static_cast<float>(p.sink(head, a)) * kLog2E);
+    for (int64 a = 0; a < p.num_sinks; ++a) sinks.add(in_powers_of_two(p.sink(head, a)));
     return sinks.sum == 0 ? kNegativeInfinity : sinks.shift + log2_approximate(sinks.sum);
   }
 

@@ -38,13 +38,13 @@ bool equal_bytes(const Array& a, const Array& b) {
   return std::memcmp(a.data(), b.data(), static_cast<size_t>(num_bytes(a.dtype(), a.shape()))) == 0;
 }
 
-/// A call with caches of its own. Pages are one sequence's alone, so that no two rows meet.
+/// A call with caches of its own. Pages are one sequence's alone, so that no two rows meet, unless `shared`.
 struct Written {
   Array keys, values, key_cache, value_cache, lens, tables, starts, k_scale, v_scale;
   PageAppend::Params params;
   uint32_t status = 0;
 
-  Written(testing::Random& random, DType dtype, DType cache, bool hostile) {
+  Written(testing::Random& random, DType dtype, DType cache, bool hostile, bool shared) {
     params.cache_layout = random.chance(0.5) ? CacheLayout::head_major : CacheLayout::page_major;
     const bool head_major = params.cache_layout == CacheLayout::head_major;
     const auto cache_shape = [&](int64_t dims) {
@@ -57,6 +57,7 @@ struct Written {
     lens = testing::i32({5, 16, 3});
     starts = testing::i32({0, 2, 8, 9});
     tables = testing::array_of(DType::i32, {kSequences, kEntries}, {5, 0, 9, -1, 2, 1, -7, 4, 3, 99, 99, 99});
+    if (shared) tables = testing::array_of(DType::i32, {kSequences, kEntries}, {5, 2, 2, 2, 2, 2, 5, 2, 5, 2, 5, 5});
     if (hostile) {
       const std::vector<double> any = {0, 1, 2, 5, 8, 9, -1, 17, 1 << 20, INT32_MIN, INT32_MAX};
       for (int64_t n = 0; n < kSequences; ++n) set(lens, n, random.pick(any));
@@ -114,9 +115,9 @@ TEST(PageAppendFormula, writes_the_bits_of_the_reference) {
   testing::Random random(1);
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const DType cache : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8})
-      for (int round = 0; round < 8; ++round) {
-        const bool hostile = round >= 4;
-        Written expected(random, dtype, cache, hostile), got = expected.copy();
+      for (int round = 0; round < 12; ++round) {
+        const bool hostile = round >= 4, shared = round % 3 == 2;
+        Written expected(random, dtype, cache, hostile, shared), got = expected.copy();
         const Written before = expected.copy();
         write_by_reference(expected);
         write_by_device_code(got);
@@ -125,7 +126,7 @@ TEST(PageAppendFormula, writes_the_bits_of_the_reference) {
         EXPECT_EQ(got.status, expected.status);
         if (!hostile) {
           EXPECT_FALSE(equal_bytes(expected.key_cache, before.key_cache)) << "nothing was written";
-          EXPECT_EQ(expected.status, status::kPageId);
+          EXPECT_EQ(expected.status, shared ? 0 : status::kPageId);
         }
       }
 }

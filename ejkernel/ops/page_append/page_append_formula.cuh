@@ -35,8 +35,23 @@ class PageAppendFormula {
     if (position < 0) return report(kLengthFault);
     const KeyPlace place = to.place(s, position);
     if (place.entry < 0) return report(kPageFault);
+    if (is_overwritten(s, position, place)) return;
     write_elements(p_.keys, r, to.key, place, to.k_scale, to.head_dim);
     write_elements(p_.values, r, to.value, place, to.v_scale, to.value_dim);
+  }
+  /// Whether a later write goes to the same slot, of a later sequence or further on in this one: of two writes the
+  /// later one stays, whole, in whatever order blocks run.
+  EJK_DEVICE bool is_overwritten(const AttentionSequence& by, int64 position, const KeyPlace& place) const {
+    const PagedAttentionProblem& to = p_.cache;
+    int64 found = 0;
+    for (int64 n = by.index + block_.thread(); n < to.num_sequences; n += block_.threads()) {
+      const AttentionSequence s = to.sequence(n);
+      const int64 first = max<int64>(s.offset, n == by.index ? position + 1 : 0);
+      const int64 ahead = place.row - (s.k_begin + first) % to.page_size;
+      for (int64 j = first + (ahead < 0 ? ahead + to.page_size : ahead); j < s.k_len; j += to.page_size)
+        if (to.place(s, j).entry == place.entry) found = 1;
+    }
+    return reduce(block_, shared_, found, [](int64 one, int64 other) { return max<int64>(one, other); }) > 0;
   }
   EJK_DEVICE void report(uint32 fault) const {
     if (block_.thread() == 0) raise(p_.cache.status, fault);

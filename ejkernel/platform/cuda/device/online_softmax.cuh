@@ -49,8 +49,8 @@ struct OnlineSoftmax {
   /// After the last part: a logit in powers of two that the denominator has and the outputs have not (a sink). Returns
   /// the factor of what was summed.
   EJK_DEVICE float add(float logit) {
-    const float to = greater(sum == 0 ? kNegativeInfinity : shift, logit);
-    if (to == kNegativeInfinity) return 1;
+    if (logit == kNegativeInfinity) return 1;
+    const float to = sum == 0 ? logit : greater(shift, logit);
     const float factor = sum == 0 ? 0 : exp2_approximate(shift - to);
     sum = sum * factor + exp2_approximate(logit - to);
     shift = to;

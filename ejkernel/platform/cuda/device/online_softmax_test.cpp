@@ -135,6 +135,19 @@ TEST(OnlineSoftmax, with_sinks_is_that_of_a_row_with_keys_of_value_0) {
   }
 }
 
+TEST(OnlineSoftmax, a_sink_that_is_nan_is_not_lost_wherever_it_stands) {
+  for (const bool has_keys : {false, true})
+    for (const std::vector<float>& sinks :
+         std::vector<std::vector<float>>{{NAN}, {NAN, 1}, {1, NAN}, {kNegativeInfinity, NAN}}) {
+      OnlineSoftmax softmax;
+      softmax.clear();
+      if (has_keys) softmax.begin(2, kLog2E), softmax.weigh(2, kLog2E);
+      for (const float sink : sinks) softmax.add(sink * kLog2E);
+      EXPECT_TRUE(std::isnan(softmax.normalizer()));
+      EXPECT_TRUE(std::isnan(softmax.log_sum_exp()));
+    }
+}
+
 TEST(HyperbolicTangent, is_exact_to_a_few_units_of_one) {
   for (float x = -20; x <= 20; x += 0.001f) ASSERT_NEAR(hyperbolic_tangent(x), std::tanh(double{x}), 3e-7) << x;
   EXPECT_EQ(hyperbolic_tangent(1e30f), 1);
