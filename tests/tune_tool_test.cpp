@@ -141,6 +141,16 @@ TEST_F(TuneTool, tries_candidates_in_a_process_of_their_own_where_asked) {
     EXPECT_THAT(candidate.value("rejected", "not tried: "), ::testing::StartsWith("not tried: ")) << candidate;
 }
 
+/// As in a daemon: the numbers that the worker gets for its socket and memory are free there.
+TEST_F(TuneTool, tries_them_so_without_a_standard_input) {
+  const std::string command =
+      EJK_BINARY_DIR "/bin/ejk tune flash_attention --q_len 32 --budget 5 --own-process --json <&-";
+  const ProcessResult tuned =
+      run_process({"/bin/sh", "-c", command}, {"EJKERNEL_CACHE_DIR=" + (scratch.path / "store").string()});
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_GT(Json::parse(tuned.out)["candidates"][0]["seconds"], 0);
+}
+
 TEST_F(TuneTool, that_process_is_no_command) {
   const ProcessResult alone = run({"tune", "--worker"});
   EXPECT_EQ(alone.exit_code, 2);

@@ -192,16 +192,18 @@ std::span<std::byte> Proving::workspace_for(const Plan& plan) {
 }
 
 std::string Proving::run(const Plan& plan) {
-  const std::span<std::byte> workspace = workspace_for(plan);
-  for (const GuardedMemory& memory : memory_) memory.poison();
-  workspace_.back().poison();
-  restore_written();
   try {
+    const std::span<std::byte> workspace = workspace_for(plan);
+    for (const GuardedMemory& memory : memory_) memory.poison();
+    workspace_.back().poison();
+    restore_written();
     plan.run(inputs_, outputs_, {.workspace = workspace});
     synchronize(device_);
     fetch();
   } catch (const std::exception& error) {
     return fmt::format("it failed: {}", error.what());
+  } catch (...) {
+    return "it threw what is no std::exception";
   }
   for (const GuardedMemory& memory : memory_)
     if (!memory.is_intact()) return "it wrote outside of an output";

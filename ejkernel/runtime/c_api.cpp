@@ -338,6 +338,9 @@ ejk_status ejk_params_set_str(ejk_params_t* params, const char* name, const char
 
 ejk_status ejk_params_set_i64s(ejk_params_t* params, const char* name, const int64_t* values, size_t count) {
   return set_one("ejk_params_set_i64s", params, name, [&] {
+    if (count > 16)
+      throw_invalid("ejk_params_set_i64s", "count", "be at most 16", std::to_string(count),
+                    "pass the number of values");
     if (count > 0) required(values, "ejk_params_set_i64s", "values");
     return std::vector<int64_t>(values, values + count);
   });

@@ -25,6 +25,7 @@ struct recording::Recorded {
   Invocation all;
   int64_t untold_count = 0;
   double untold_seconds = 0;
+  int64_t count_here = 0;  ///< since the file was named
   bool is_told = false;
 };
 
@@ -123,8 +124,12 @@ class Recorder {
     if (recording::state.load() == State::unknown) follow_environment();
     return recording::state.load() == State::on;
   }
+  /// Another file begins with nothing: neither what an earlier one was told, nor what came before.
   void start(const std::string& file) {
+    stop();
     const std::lock_guard lock(mutex_);
+    for (const auto& recorded : calls_.in_order())
+      recorded->untold_count = recorded->count_here = 0, recorded->untold_seconds = 0, recorded->is_told = false;
     file_ = file;
     recording::state = State::on;
   }
@@ -158,9 +163,9 @@ class Recorder {
     std::string file, line;
     {
       const std::lock_guard lock(mutex_);
-      ++recorded.all.count, ++recorded.untold_count;
+      ++recorded.all.count, ++recorded.untold_count, ++recorded.count_here;
       recorded.all.seconds += seconds, recorded.untold_seconds += seconds;
-      if (file_.empty() || !std::has_single_bit(static_cast<uint64_t>(recorded.all.count))) return;
+      if (file_.empty() || !std::has_single_bit(static_cast<uint64_t>(recorded.count_here))) return;
       file = file_;
       line = tell(recorded);
     }
@@ -299,6 +304,7 @@ std::vector<Invocation> load_invocations(const std::string& path) {
     if (const auto known = calls.find(content)) {
       known->all.count += call.count;
       known->all.seconds += call.seconds;
+      if (!known->all.has_samples()) known->all.samples = std::move(call.samples);
     } else {
       calls.add(std::move(content), std::move(call));
     }

@@ -367,6 +367,21 @@ TEST_F(Recorded, goes_to_the_file_at_the_1st_2nd_4th_time_and_the_rest_when_it_s
   EXPECT_EQ(load_invocations(file)[0].count, 8);
 }
 
+TEST_F(Recorded, begins_anew_with_every_file) {
+  execute<Toy>({.x = x});
+  const std::string first = folder / "first", second = folder / "second";
+  start_recording();
+  for (int n = 0; n < 3; ++n) execute<Toy>({.x = x});
+  start_recording(first);
+  for (int n = 0; n < 3; ++n) execute<Toy>({.x = x});
+  start_recording(second);
+  EXPECT_EQ(load_invocations(first)[0].count, 3) << "what the file was not told yet";
+  execute<Toy>({.x = x});
+  ASSERT_EQ(lines_in(second), 1u) << "its first time for this file";
+  EXPECT_EQ(load_invocations(second)[0].count, 1);
+  EXPECT_EQ(get_invocations()[0].count, 7);
+}
+
 TEST_F(Recorded, tells_a_sample_to_the_file_once) {
   const std::string file = folder / "calls";
   start_recording(file);

@@ -22,14 +22,23 @@ SingleFlight::SingleFlight(const std::string& key) : key_(std::to_string(getpid(
     const std::lock_guard lock(in_flight_mutex);
     if (!in_flight().insert(key_).second) return;
   }
-  claim_.emplace(store(), "tuning " + key);
+  try {
+    claim_.emplace(store(), "tuning " + key);
+  } catch (...) {
+    land();
+    throw;
+  }
+}
+
+void SingleFlight::land() {
+  const std::lock_guard lock(in_flight_mutex);
+  in_flight().erase(key_);
 }
 
 SingleFlight::~SingleFlight() {
   if (!claim_) return;
   claim_.reset();
-  const std::lock_guard lock(in_flight_mutex);
-  in_flight().erase(key_);
+  land();
 }
 
 }  // namespace ejk

@@ -19,6 +19,8 @@ class SingleFlight {
   bool is_ours() const { return claim_ && claim_->is_ours(); }
 
  private:
+  void land();
+
   std::string key_;
   std::optional<StoreClaim> claim_;  ///< towards other processes; none: another thread has the key
 };

@@ -1,5 +1,6 @@
 #include "ejkernel/runtime/tuner_program.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -165,7 +166,10 @@ TuningJob::TuningJob(const Plan& plan, std::span<const Tensor> inputs, std::span
   head.resize(padded(head.size()));
   size += head.size();
 
-  memory_ = memfd_create("ejkernel tuning", MFD_CLOEXEC);
+  // Above the numbers that the worker gets: where this process has closed its standard input, the next is one of them.
+  const int lowest = memfd_create("ejkernel tuning", MFD_CLOEXEC);
+  memory_ = lowest < 0 ? lowest : fcntl(lowest, F_DUPFD_CLOEXEC, kMemory + 1);
+  if (lowest >= 0) close(lowest);
   void* mapped = MAP_FAILED;
   if (memory_ >= 0 && ftruncate(memory_, static_cast<off_t>(size)) == 0)
     mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0);
@@ -222,6 +226,8 @@ int run_tuner_program() {
       refuse_work(kSocket, why);
   } catch (const std::exception& error) {
     refuse_work(kSocket, error.what());
+  } catch (...) {
+    refuse_work(kSocket, "it threw what is no std::exception");
   }
   // Not by the end of main: a GPU that is broken would report it once more.
   _exit(0);

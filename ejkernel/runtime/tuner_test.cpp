@@ -502,6 +502,30 @@ TEST_F(Tuner, whatever_a_kernel_throws_is_no_error_of_the_call) {
   }
 }
 
+/// Throws what is no std::exception where it is tried.
+struct ToyThrowing : ToyTunable {
+  static void run(const Call<Toy>& call, const Config& config, const RunContext& context) {
+    if (config.delay != by_default.delay) throw 42;
+    ToyTunable::run(call, config, context);
+  }
+};
+
+TEST_F(Tuner, no_exception_of_a_candidate_goes_on_in_a_copy_of_the_application) {
+  const pid_t self = ::getpid();
+  for (const bool from_outside : {false, true}) {
+    const KernelRegistry::Batch batch(KernelRegistry::instance());
+    if (from_outside)
+      KernelRegistry::instance().add<Toy, ToyThrowing>(20000);
+    else
+      KernelRegistry::instance().add("toy", make_kernel<Toy, ToyThrowing>(), 20000);
+    const TuneReport report = tune(toy_plan(), {.budget_seconds = 1});
+    if (::getpid() != self) ::_exit(1);
+    EXPECT_FALSE(report.faster);
+    for (size_t n = 1; n < report.candidates.size(); ++n)
+      EXPECT_EQ(report.candidates[n].rejected, "it threw what is no std::exception") << from_outside;
+  }
+}
+
 class TunerEnvironment : public Tuner {
  protected:
   static void with(const char* name, const char* value) {

@@ -177,8 +177,15 @@ pid_t fork_worker(TuningLab& lab, int socket) {
   if (child != 0) return child;
   // What a candidate does to itself is no news for whoever handles signals in this process.
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
-  limit_memory();
-  serve_worker(lab, socket);
+  // Nothing leaves this function in the child: it would go on in the application's own code, as a copy of it.
+  try {
+    limit_memory();
+    serve_worker(lab, socket);
+  } catch (const std::exception& error) {
+    refuse_work(socket, error.what());
+  } catch (...) {
+    refuse_work(socket, "it threw what is no std::exception");
+  }
   _exit(0);
 }
 

@@ -13,6 +13,7 @@ XlaHandlers xla_handlers(Platform) {
 
 #else
 
+#include <fmt/format.h>
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
@@ -29,6 +30,7 @@ XlaHandlers xla_handlers(Platform) {
 #include <vector>
 
 #include "ejkernel/core/allocator.h"
+#include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/runtime/devices.h"
 #include "ejkernel/runtime/field_tensors_internal.h"
@@ -70,6 +72,8 @@ ffi::Error guarded(Body body) noexcept {
     return ffi::Error(ffi::ErrorCode::kResourceExhausted, "ejkernel: host memory is exhausted");
   } catch (const std::exception& error) {
     return ffi::Error(ffi::ErrorCode::kInternal, error.what());
+  } catch (...) {
+    return ffi::Error(ffi::ErrorCode::kInternal, "ejkernel: a kernel threw what is no std::exception");
   }
 }
 
@@ -87,6 +91,18 @@ class ProgramCall {
                             planned.outputs->end());
     const int devices = first_.device().kind == DeviceKind::cpu ? 0 : num_cuda_devices();
     on_device_ = std::vector<OnDevice>(static_cast<size_t>(devices));
+  }
+
+  /// XLA's buffers are dense, and where the handler's platform has them.
+  void require_for(DeviceKind kind) const {
+    const Operation& op = first_.operation();
+    if (first_.device().kind != kind)
+      throw_invalid(op.name, "the call", fmt::format("be planned for {}, where XLA runs it", name(kind)),
+                    to_string(first_.device()), "plan it with tensors of that device");
+    for (size_t n = 0; n < op.inputs.size(); ++n)
+      if (const Tensor& input = first_.inputs()[n]; input.present() && !is_contiguous(input))
+        throw_invalid(op.name, op.inputs[n].name, "be planned contiguous, as XLA's buffers are", to_string(input),
+                      "plan the call with contiguous tensors");
   }
 
   /// The plan on a device, which is loaded there the first time.
@@ -131,6 +147,7 @@ class ProgramCall {
 template <Platform kPlatform>
 struct State : ProgramCall {
   using ProgramCall::ProgramCall;
+  static constexpr DeviceKind kDevices = kPlatform == Platform::cpu ? DeviceKind::cpu : DeviceKind::cuda;
   static constexpr const char* kName = kPlatform == Platform::cpu ? "cpu" : "cuda";
   static inline ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static inline ffi::TypeInfo info = ffi::MakeTypeInfo<State>();
@@ -141,7 +158,10 @@ using CudaState = State<Platform::cuda>;
 template <class StateOfPlatform>
 ffi::ErrorOr<std::unique_ptr<StateOfPlatform> > instantiate(std::string_view call) {
   std::unique_ptr<StateOfPlatform> state;
-  ffi::Error error = guarded([&] { state = std::make_unique<StateOfPlatform>(call); });
+  ffi::Error error = guarded([&] {
+    state = std::make_unique<StateOfPlatform>(call);
+    state->require_for(StateOfPlatform::kDevices);
+  });
   if (error.failure()) return ffi::Unexpected(std::move(error));
   return state;
 }
@@ -162,11 +182,13 @@ class Buffers {
     else
       return buffer.value();
   }
-  void* next_like(const Shape& shape) {
+  void* next_like(DType dtype, const Shape& shape) {
     const ffi::AnyBuffer buffer = next();
     const auto dims = buffer.dimensions();
     if (!std::equal(dims.begin(), dims.end(), shape.begin(), shape.end()))
       throw Internal(std::string(op_.name) + ": XLA's buffer has another shape than was planned");
+    if (buffer.size_bytes() < static_cast<size_t>(num_bytes(dtype, shape)))
+      throw Internal(std::string(op_.name) + ": XLA's buffer has smaller elements than were planned");
     return buffer.untyped_data();
   }
   void require_no_more() const {
@@ -198,15 +220,15 @@ void run(const ProgramCall& call, const Plan& plan, void* stream, const ffi::Rem
     const Tensor& spec = plan.inputs()[n];
     if (!spec.present()) continue;
     inputs[n] = spec;
-    inputs[n].data = operands.next_like(spec.shape);
+    inputs[n].data = operands.next_like(spec.dtype, spec.shape);
   }
   // An aliased result is its operand's buffer: lowering says so to XLA, and the plan refuses another.
   Buffers results(op, rets);
   for (size_t n = 0; n < op.outputs.size(); ++n)
     if (const OutputSpec& spec = plan.outputs()[n]; call.wants(n))
-      outputs[n] = Tensor(results.next_like(spec.shape), spec.dtype, spec.shape, plan.device());
+      outputs[n] = Tensor(results.next_like(spec.dtype, spec.shape), spec.dtype, spec.shape, plan.device());
   RunOptions options{.stream = stream};
-  if (call.wants_status()) options.status = zeroed_status(results.next_like({1}), plan.device(), stream);
+  if (call.wants_status()) options.status = zeroed_status(results.next_like(DType::u32, {1}), plan.device(), stream);
   if (plan.workspace_bytes() > 0) {
     const ffi::AnyBuffer workspace = results.next();
     options.workspace = {static_cast<std::byte*>(workspace.untyped_data()), workspace.size_bytes()};

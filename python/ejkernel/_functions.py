@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from ejkernel import _gradient, _interop, _library, _primitive, _settings
 from ejkernel._declarations import OPERATIONS, Operation, Param
 from ejkernel._dtypes import name_of
@@ -38,20 +36,23 @@ def canonical_param(op: Operation, param: Param, value: Any, values: Mapping[str
     if value is None:
         return None
     if param.type == "ints":
-        if isinstance(value, (int, np.integer)):
+        if not isinstance(value, (list, tuple)) and getattr(value, "ndim", 0) == 0:
             value = _settings.integer(op.name, param.name, value)
             one_sided = values.get("causal") or "causal" not in op.param_names  # decode sees nothing later at all
             return (value, 0) if one_sided else (value, value)
         return tuple(_settings.integer(op.name, param.name, v) for v in value)
     if param.name.endswith("dtype"):
-        return name_of(value)
+        try:
+            return name_of(value)
+        except TypeError as error:
+            raise _library.InvalidArgument(f"{op.name}: {param.name} must be a dtype, got {value!r}") from error
     if param.type == "bool":
         if isinstance(value, str):  # "False" is true
             raise _library.InvalidArgument(f"{op.name}: {param.name} must be True or False, got {value!r}")
         return bool(value)
     if param.type == "int":
         return _settings.integer(op.name, param.name, value)
-    return float(value) if param.type == "float" else value
+    return _settings.real(op.name, param.name, value) if param.type == "float" else value
 
 
 def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]:
@@ -71,11 +72,11 @@ def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]
     options = _settings.apply(
         op.name,
         Options(
-            platform=given.get("platform"),
-            backend=given.get("backend"),
-            kernel=given.get("kernel"),
+            platform=_settings.text(op.name, "platform", given.get("platform")),
+            backend=_settings.text(op.name, "backend", given.get("backend")),
+            kernel=_settings.text(op.name, "kernel", given.get("kernel")),
             config=None if config is None else _settings.config_fields(op.name, config),
-            policy=given.get("policy"),
+            policy=_settings.text(op.name, "policy", given.get("policy")),
         ),
     )
     call = Call(

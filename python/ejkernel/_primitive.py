@@ -212,7 +212,9 @@ def _fold(
         entry = batch["inputs"].get(name)
         if entry is None and axis is not None:
             return None
-        if entry is None or (axis is None and spec.shape[entry] == 1 and name not in outputs):
+        # One entry where the batch has several is a broadcast, and stays so; where the batch is 1 every input has one.
+        is_broadcast = entry is not None and spec.shape[entry] == 1 and batch["size"] != 1
+        if entry is None or (axis is None and is_broadcast and name not in outputs):
             folded.append(array)  # the same for every slice
             continue
         extent = batch["size"] if spec.shape[entry] == 1 else spec.shape[entry]
@@ -249,6 +251,13 @@ def _batch(arrays: Sequence[jax.Array], axes: Sequence[Any], *, call: Call) -> t
 
 def _refuse_derivative(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
     """What JAX comes to where nothing in `_gradient` stands before it, and some input is differentiated."""
+    if OPERATIONS[call.operation].gradient is not None or any(
+        op.gradient == call.operation for op in OPERATIONS.values()
+    ):
+        raise _library.Unsupported(
+            f"{call.operation}: its derivative is taken once, in reverse mode (jax.grad, jax.vjp); there is no second one, "
+            "and none in forward mode"
+        )
     raise _library.Unsupported(
         f"{call.operation}: it has no derivative, and one of its inputs is differentiated; pass "
         "jax.lax.stop_gradient(input)"

@@ -22,15 +22,42 @@ POLICIES = ("autotune", "heuristics", "cached")
 
 def integer(operation: str, name: str, value: Any) -> int:
     """A whole number of 64 bits."""
-    if isinstance(value, (bool, str)) or int(value) != value:
+    try:
+        number = None if isinstance(value, (bool, str, bytes)) or getattr(value, "ndim", 0) else int(value)
+    except (ValueError, OverflowError):  # NaN, infinity
+        number = None
+    except TypeError:
+        if hasattr(value, "dtype"):  # traced: JAX says where
+            raise
+        number = None
+    if number is None or number != value:
         raise InvalidArgument(f"{operation}: {name} must be an integer, got {value!r}")
-    if not -(2**63) <= value < 2**63:
+    if not -(2**63) <= number < 2**63:
         raise InvalidArgument(f"{operation}: {name} must be an integer of 64 bits, got {value!r}")
-    return int(value)
+    return number
+
+
+def real(operation: str, name: str, value: Any) -> float:
+    """A number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        if hasattr(value, "dtype"):  # traced: JAX says where
+            raise
+        raise InvalidArgument(f"{operation}: {name} must be a number, got {value!r}") from error
+
+
+def text(operation: str, name: str, value: Any) -> str | None:
+    """A name, or None."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidArgument(f"{operation}: {name} must be a name, got {value!r}")
+    return value
 
 
 def config_fields(operation: str, config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """A config as Options has it."""
+    if not isinstance(config, Mapping):
+        raise InvalidArgument(f"{operation}: a config must be a mapping of fields to integers, got {config!r}")
     return tuple(sorted((str(k), integer(operation, f"config field '{k}'", v)) for k, v in dict(config).items()))
 
 
