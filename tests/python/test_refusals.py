@@ -122,3 +122,40 @@ def test_a_config_that_no_kernel_has_is_refused_when_it_is_chosen() -> None:
     x = jnp.ones((1, 8, 2, 16))
     with pytest.raises(ejkernel.InvalidArgument, match="block_q"):
         ejkernel.flash_attention(x, x, x, config={"block_q": 17})
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        ("attention_sink_size", float("inf"), "attention_sink_size must be an integer, got inf"),
+        ("attention_sink_size", [1], "attention_sink_size must be an integer, got [1]"),
+        ("sliding_window", 3.5, "sliding_window must be an integer, got 3.5"),
+        ("softmax_scale", "a", "softmax_scale must be a number, got 'a'"),
+        ("out_dtype", "zz", "out_dtype must be a dtype, got 'zz'"),
+        ("platform", 3, "platform must be a name, got 3"),
+        ("kernel", 3, "kernel must be a name, got 3"),
+        ("config", 3, "a config must be a mapping of fields to integers, got 3"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(argument, value, words):
+    x = np.ones((1, 4, 2, 8), np.float32)
+    with pytest.raises(ejkernel.InvalidArgument, match=re.escape(f"flash_attention: {words}")):
+        ejkernel.flash_attention(x, x, x, **{argument: value})
+
+
+def test_integers_of_jax_serve_as_parameters():
+    x = np.ones((1, 4, 2, 8), np.float32)
+    expected = ejkernel.flash_attention(x, x, x, sliding_window=(2, 0), attention_sink_size=1).out
+    window, sink = (jnp.int32(2), jnp.int32(0)), jnp.int32(1)
+    got = ejkernel.flash_attention(jnp.array(x), x, x, sliding_window=window, attention_sink_size=sink).out
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    np.testing.assert_array_equal(
+        ejkernel.flash_attention(x, x, x, causal=True, sliding_window=jnp.int32(2)).out,
+        ejkernel.flash_attention(x, x, x, causal=True, sliding_window=2).out,
+    )
+
+
+def test_a_second_derivative_is_refused_as_that():
+    x = jnp.ones((1, 4, 2, 8))
+    with pytest.raises(ejkernel.Unsupported, match="flash_attention.*there is no second one"):
+        jax.hessian(lambda q: ejkernel.flash_attention(q, x, x).out.sum())(x)

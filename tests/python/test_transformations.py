@@ -4,6 +4,7 @@ this grid."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -369,6 +370,20 @@ def test_grid(case: Case, column: str) -> None:
         COLUMNS[column](case)
     elif column == "grad":
         check_refused(case)
+
+
+@pytest.mark.parametrize("case", (*CASES, *UNDIFFERENTIABLE), ids=lambda case: case.name)
+def test_vmap_of_a_batch_of_one(case: Case) -> None:
+    """Each input mapped alone, where the call's own batch has one entry: then every input has an extent of 1, and none is
+    a broadcast for that."""
+    call, arrays = make_call(OPERATIONS[case.operation], {**case.arrays, **case.params})
+    batch = _primitive.described(call, _primitive.specs_of(arrays))["batch"]
+    axes = {} if batch is None else batch["inputs"]
+    one = dataclasses.replace(
+        case, arrays={name: x.take([0], axes[name]) if name in axes else x for name, x in case.arrays.items()}
+    )
+    alone = [{name: 0 if name == mapped else None for name in one.arrays} for mapped in one.arrays]
+    check_mapped(one, one.run, one.run, *alone)
 
 
 def test_every_operation_is_in_the_grid() -> None:

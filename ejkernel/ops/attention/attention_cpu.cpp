@@ -165,7 +165,8 @@ struct AttentionCpu {
   }
   static Support runs_here(const Config& config, const DeviceProperties&) { return attn::runs_here(config); }
   static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
-    return cpu_heuristic<Config>(make_problem(call.inputs, call.params), device);
+    return cpu_heuristic<Config>(make_problem(call.inputs, call.params),
+                                 basis_of_choice(device, call.params.deterministic));
   }
   static std::vector<Config> candidates(const Call<Op>& call, const DeviceProperties&) {
     return cpu_candidates<Config>(make_problem(call.inputs, call.params));

@@ -25,6 +25,12 @@ Support supports_cpu(const FlashAttention::Inputs& in) {
   }
 }
 
+DeviceProperties basis_of_choice(DeviceProperties device, bool deterministic) {
+  constexpr int kUnits = 16;  // parts that serve a few threads as well
+  if (deterministic) device.num_units = kUnits, device.bf16_speedup = 0;
+  return device;
+}
+
 Support runs_here(const CpuConfig& config) { return cpu::bf16_dot_runs_here(config.bf16_dot); }
 
 namespace {

@@ -78,6 +78,9 @@ inline bool is_ordinary(uint16_t bits) {
 Support supports_cpu(const FlashAttention::Inputs& in);
 /// Whether this machine can run the config.
 Support runs_here(const CpuConfig& config);
+/// What the heuristic of a call may go by: of one that is to be deterministic neither how many threads there are nor
+/// what somebody measured, since either may be another the next time.
+DeviceProperties basis_of_choice(DeviceProperties device, bool deterministic);
 /// For CpuConfig and CpuBackwardConfig.
 template <class Config>
 Config cpu_heuristic(const Problem& p, const DeviceProperties& device);

@@ -473,7 +473,8 @@ struct FlashAttentionBackwardCpu {
   static Support supports(const Call& call, const DeviceProperties&) { return attn::supports_cpu(call.inputs); }
   static Support runs_here(const Config& config, const DeviceProperties&) { return attn::runs_here(config); }
   static Config heuristic(const Call& call, const DeviceProperties& device) {
-    return attn::cpu_heuristic<Config>(attn::make_problem(call.inputs, call.params), device);
+    return attn::cpu_heuristic<Config>(attn::make_problem(call.inputs, call.params),
+                                       attn::basis_of_choice(device, call.params.deterministic));
   }
   static std::vector<Config> candidates(const Call& call, const DeviceProperties&) {
     return attn::cpu_candidates<Config>(attn::make_problem(call.inputs, call.params));

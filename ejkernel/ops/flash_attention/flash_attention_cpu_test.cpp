@@ -371,6 +371,31 @@ TEST(FlashAttentionCpu, scales_and_caps_beyond_float32_are_those_of_the_referenc
       }
 }
 
+TEST(FlashAttentionCpu, what_a_deterministic_call_runs_with_depends_on_no_threads_and_no_measurement) {
+  const DeviceProperties one{.num_units = 1}, many{.num_units = 128, .bf16_speedup = 0.2};
+  const auto differs = [&](const KernelInfo& kernel, std::span<const Tensor> inputs, Params params,
+                           bool deterministic) {
+    params.deterministic = deterministic;
+    const ParamsBlock block = ParamsBlock::of(params);
+    const std::vector<Tensor> outputs(8);
+    const CallView call{.inputs = inputs, .params = &block, .outputs = outputs};
+    return config_values(kernel, kernel.heuristic(call, one)) != config_values(kernel, kernel.heuristic(call, many));
+  };
+  int num_different = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const Problem p = random_problem(seed);
+    const auto inputs = to_array(p.in);
+    FlashAttentionBackward::Inputs gradient;
+    static_cast<Inputs&>(gradient) = p.in;
+    const auto gradient_inputs = to_array(gradient);
+    const KernelInfo &forward = flash_attention_kernels::cpu(), &backward = flash_attention_kernels::backward_cpu();
+    EXPECT_FALSE(differs(forward, inputs, p.params, true)) << seed;
+    EXPECT_FALSE(differs(backward, gradient_inputs, p.params, true)) << seed;
+    num_different += differs(forward, inputs, p.params, false) + differs(backward, gradient_inputs, p.params, false);
+  }
+  EXPECT_GT(num_different, 0);
+}
+
 TEST(FlashAttentionCpu, run_does_not_allocate) {
   for (unsigned seed = 300; seed < 320; ++seed) {
     Problem p = random_problem(seed);
