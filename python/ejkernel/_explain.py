@@ -66,7 +66,9 @@ def _paragraph(call: Call, specs: tuple[Spec, ...], count: int) -> str:
         return "\n".join([*lines, f"  kernel xla: jax.numpy, compiled by XLA; {why}"])
     info = plan.info
     config = "".join(f" {field}={value}" for field, value in info["config"].items())
-    lines += [f"  kernel {info['kernel']}{config}, from {info['tier']}"]
+    # The library gets a scope's overlay as a call's own config.
+    scoped = info["tier"] == "override" and call.options.config is None
+    lines += [f"  kernel {info['kernel']}{config}, from {'overlay' if scoped else info['tier']}"]
     lines += [f"    {line}" for line in info["text"].splitlines()]
     return "\n".join(lines)
 

@@ -163,7 +163,7 @@ def run(call: Call, arrays: list[Any]) -> dict[str, Any]:
     """The call's outputs by name, of the kind that the arrays are, and "status" if it is wanted."""
     if (framework := _interop.framework_of(call, arrays)) is not None:
         return _interop.run_direct(call, framework.converted(call, arrays))
-    arrays = [_interop.as_jax(x) for x in arrays]
+    arrays = _interop.all_as_jax(call, arrays)
     names = _primitive.output_names(call, arrays)
     results = _gradient.evaluate(call, arrays)
     return dict(zip((*names, "status") if call.status else names, results, strict=True))

@@ -207,6 +207,16 @@ def as_jax(x: Any) -> jax.Array:
     return jnp.asarray(x)
 
 
+def all_as_jax(call: Call, arrays: Sequence[Any]) -> list[jax.Array]:
+    converted = []
+    for name, x in zip(call.given, arrays, strict=True):
+        try:
+            converted.append(as_jax(x))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"{call.operation}: {name} must be an array, got {_kind(x)}") from error
+    return converted
+
+
 def _of(converted: Sequence[Any]) -> Framework:
     return _torch() if _is_torch(converted[0]) else _NUMPY
 

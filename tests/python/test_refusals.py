@@ -143,6 +143,21 @@ def test_an_argument_of_a_wrong_type_is_named(argument, value, words):
         ejkernel.flash_attention(x, x, x, **{argument: value})
 
 
+@pytest.mark.parametrize("value", ["q", {"a": 1}, jax.ShapeDtypeStruct((1, 4, 2, 8), np.float32)], ids=repr)
+def test_what_is_no_array_is_named(value):
+    x = jnp.ones((1, 4, 2, 8))
+    with pytest.raises(ejkernel.InvalidArgument, match="flash_attention: query must be an array, got "):
+        ejkernel.flash_attention(value, x, x)
+
+
+def test_explain_tells_a_scopes_overlay_from_a_calls_config():
+    x = jnp.ones((1, 4, 2, 8))
+    with _settings.overlay("flash_attention", {"block_q": 64}):
+        assert ", from overlay\n" in ejkernel.explain(ejkernel.flash_attention, x, x, x)
+    told = ejkernel.explain(lambda x: ejkernel.flash_attention(x, x, x, config={"block_q": 64}), x)
+    assert ", from override\n" in told
+
+
 def test_integers_of_jax_serve_as_parameters():
     x = np.ones((1, 4, 2, 8), np.float32)
     expected = ejkernel.flash_attention(x, x, x, sliding_window=(2, 0), attention_sink_size=1).out
