@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.extend.core
+import numpy as np
 
 from ejkernel import _labels
 from ejkernel._library import Device, Plan, Spec
@@ -28,7 +29,7 @@ def _calls_in(jaxpr: Any) -> Iterator[tuple[Call, tuple[Spec, ...]]]:
 def _counted_calls(f: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> dict[tuple[Call, tuple], int]:
     """The distinct calls that f makes, in order, with how often each stands in its trace."""
     leaves, tree = jax.tree.flatten((args, kwargs))
-    are_arrays = [hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves]
+    are_arrays = [hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, np.generic) for x in leaves]
 
     def of_arrays(arrays: list[Any]) -> Any:
         """f of these arrays and of everything else as it is given: numbers and switches may be parameters of a call."""

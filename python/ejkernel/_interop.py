@@ -212,6 +212,8 @@ def all_as_jax(call: Call, arrays: Sequence[Any]) -> list[jax.Array]:
     for name, x in zip(call.given, arrays, strict=True):
         try:
             converted.append(as_jax(x))
+        except InvalidArgument:
+            raise
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"{call.operation}: {name} must be an array, got {_kind(x)}") from error
     return converted

@@ -140,5 +140,5 @@ def autotune_lowered(lowered: Any, seconds: float = 2.0) -> dict[str, dict[str, 
             plans.append(_plan_of(found["call"]))
         except EjkernelError as error:  # of a device or a kernel that is not here
             why = {"operation": found["call"]["operation"], "faster": False, "why_not": str(error)}
-            refused[found["label"]] = why
+            refused[found.get("label", json.dumps(found["call"]))] = why  # EJKERNEL_OPS_STAMP=none: it has no label
     return refused | tune_plans(plans, seconds)

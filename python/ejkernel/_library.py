@@ -117,7 +117,13 @@ _DLPACK_DTYPES = {
 }
 _DLPACK_DEVICES = {"cpu": 1, "cuda": 2}
 
-_ejk = ctypes.CDLL(str(library_path()))
+try:
+    _ejk = ctypes.CDLL(str(library_path()))
+except OSError as error:
+    raise ImportError(
+        f"ejkernel: {library_path()} must be its native library, got a file that does not load ({error}); install the "
+        "package again, or correct EJKERNEL_LIBRARY"
+    ) from error
 for _name in ("ejk_version",):
     getattr(_ejk, _name).restype = ctypes.c_char_p
 _ejk.ejk_free.argtypes = [ctypes.c_void_p]

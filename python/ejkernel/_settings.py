@@ -88,10 +88,18 @@ def stamps_programs() -> bool:
     return os.environ.get("EJKERNEL_OPS_STAMP") != "none"
 
 
+def _platform_of_environment() -> str | None:
+    """As if the call had named it. The library reads the variable too, and checks its value, but does not know of XLA."""
+    named = os.environ.get("EJKERNEL_PLATFORM", "")
+    return None if named in ("", "auto") else named
+
+
 def apply(operation: str, options: Options) -> Options:
-    """The options with what the scopes say where they say nothing. The platform xla has no configs."""
+    """The options with what the scopes and the environment say where they say nothing. The platform xla has no configs."""
     if options.policy is None:
         options = dataclasses.replace(options, policy=_policy.get())
+    if options.platform is None and options.kernel is None:
+        options = dataclasses.replace(options, platform=_platform_of_environment())
     if options.config is None and "xla" not in (options.platform, options.kernel):
         for name, config in reversed(_overlays.get()):
             if name == operation:

@@ -231,3 +231,11 @@ def test_explanation_and_program_agree_where_only_a_reference_would_serve():
         text = ejkernel.explain(function, x)
         assert ejkernel.find_labels_in_lowered(function.lower(x)) == []
     assert "  kernel xla: " in text and "reference" in text
+
+
+def test_explain_takes_numpys_numbers_for_numbers():
+    x = jnp.ones((1, 8, 2, 16))
+    text = ejkernel.explain(
+        ejkernel.flash_attention, x, x, x, softmax_scale=1 / np.sqrt(16), sliding_window=np.int32(4)
+    )
+    assert "softmax_scale=0.25" in text

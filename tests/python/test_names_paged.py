@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ejkernel
-from ejkernel import InvalidArgument, _notices, modules
+from ejkernel import InvalidArgument, _notices, modules, ops
 from ejkernel.modules import (
     GroupedMatmulConfig,
     PageAttentionConfig,
@@ -93,7 +93,7 @@ def test_ragged_decode_attention():
 
 
 def test_plain_numbers_may_be_numpys():
-    for number in (3, np.int64(3)):
+    for number in (3, np.int64(3), np.array(3), jnp.int32(3), 3.0):
         got = modules.ragged_page_attention(*PAGED, np.int32(2), sliding_window=number)
         assert_same(got, modules.ragged_page_attention(*PAGED, [2], sliding_window=(2, 0)))
     lhs, rhs, sizes = normal(0, 5, 4), normal(1, 3, 4, 2), ints(2, 0, 3)
@@ -307,3 +307,42 @@ def test_registering_grouped_matmul():
     a, b = normal(0, 2, 3, 5, 8), normal(1, 2, 3, 8, 6)
     by_vmap = jax.vmap(jax.vmap(jnp.dot, in_axes=0), in_axes=0)(a, b)
     assert_close(modules.grouped_matmul(a, b), by_vmap)
+
+
+def test_sinks_are_of_kv_heads_or_of_query_heads():
+    query, cache = normal(0, 2, 8, 16), normal(1, 2, 6, 2, 16)
+    starts, ends = ints(0, 0), ints(6, 4)
+    of_kv_heads = normal(2, 2, 1)
+    got = modules.ragged_decode_attention(query, cache, cache, starts, ends, of_kv_heads)
+    want = modules.ragged_decode_attention(query, cache, cache, starts, ends, jnp.repeat(of_kv_heads, 4, axis=0))
+    assert_same(got, want)
+    for rows in (1, 3, 4, 16):
+        with pytest.raises(InvalidArgument, match=f"softmax_aux.*got {rows}"):
+            modules.ragged_decode_attention(query, cache, cache, starts, ends, normal(3, rows, 1))
+
+
+def test_what_is_given_twice_is_refused():
+    cache = normal(1, 6, 4, 4, 16)
+    given = (QUERY, cache, cache, LENGTHS, TABLES)
+    with pytest.raises(TypeError, match="page_attention: softmax_scale is given twice, once by its old name"):
+        modules.page_attention(*given, 0.25, softmax_scale=0.5)
+    x = normal(0, 1, 4, 2, 8)
+    with pytest.raises(TypeError, match="flash_attention: cfg and config are one argument"):
+        modules.flash_attention(x, x, x, cfg={"block_q": 64}, config={"block_q": 16})
+
+
+def test_attention_drops_out_with_a_generator_only():
+    x = normal(0, 1, 8, 2, 8)
+    kept = modules.attention(x, x, x)
+    for got, want in zip(modules.attention(x, x, x, deterministic=False, dropout_prob=0.5), kept, strict=True):
+        assert_same(got, want)
+    dropped = modules.attention(x, x, x, deterministic=False, dropout_prob=0.5, dropout_rng=np.int64(7))
+    assert np.abs(np.asarray(dropped[0]) - np.asarray(kept[0])).max() > 1e-3
+
+
+def test_a_config_of_sizes_is_no_overlay():
+    with (
+        pytest.raises(TypeError, match="overlay_cache: the config of flash_attention must be a mapping"),
+        ops.overlay_cache({"flash_attention": modules.FlashAttentionConfig()}),
+    ):
+        pass

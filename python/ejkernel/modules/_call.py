@@ -30,12 +30,14 @@ def call(operation: str, arguments: Mapping[str, Any], platform: Any, cfg: Any, 
 
 
 def _options(operation: str, given: Mapping[str, Any], platform: Any, cfg: Any) -> dict[str, Any]:
+    if cfg is not None and given.get("config") is not None:
+        raise TypeError(f"{operation}: cfg and config are one argument, and both were given")
     options: dict[str, Any] = {"platform": library_platform(platform)}
     if isinstance(cfg, Mapping):
         options["config"] = cfg
     elif isinstance(cfg, BaseOperationConfig):
         options["platform"] = options["platform"] or library_platform(cfg.platform)
-        options["backend"] = library_backend(cfg.backend)
+        options["backend"] = given.get("backend") or library_backend(cfg.backend)
         config = _config(operation, {**given, **options}, cfg)
         if config:
             options["config"] = config

@@ -18,6 +18,7 @@ import numpy as np
 
 from ejkernel._declarations import OPERATIONS
 from ejkernel._library import InvalidArgument
+from ejkernel._settings import integer
 from ejkernel.modules._call import call
 from ejkernel.modules.configs import GroupedMatmulConfig, PageAttentionConfig
 
@@ -45,6 +46,8 @@ def _ported(translate: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
         if (sizes := changes.pop("cfg", None)) is not None and cfg is None and _cfg is None:
             cfg = sizes
         given = {name: value for name, value in bound.arguments.items() if name in known}
+        if twice := sorted(name for name in changes.keys() & more.keys() if changes[name] is not None):
+            raise TypeError(f"{operation}: {twice[0]} is given twice, once by its old name")
         return result(call(operation, given | changes | more, platform, cfg, _cfg))
 
     p = inspect.Parameter
@@ -57,7 +60,8 @@ def _seed(seed: Any) -> Any:
     """An integer, or two of them, or a key of jax.random, as the uint32[2] that dropout takes."""
     if seed is None:
         return None
-    if isinstance(seed, int):
+    if isinstance(seed, (int, np.integer)):
+        seed = int(seed)
         return jnp.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], jnp.uint32)
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(seed).astype(jnp.uint32)[-2:]
@@ -115,9 +119,11 @@ def attention(
     causal: bool = False,
     sliding_window: int | tuple[int, int] | None = None,
 ) -> Any:
-    """Attention and its weights, [batch, num_heads, q_len, kv_len]. `deterministic` means without dropout, `dtype` is
-    what query, key and value are cast to. `softmax_dtype` changes nothing: the softmax is float32."""
-    changes = {"deterministic": None, **_dropout(0.0 if deterministic else dropout_prob, dropout_rng)}
+    """Attention and its weights, [batch, num_heads, q_len, kv_len]. `deterministic` means without dropout, as does a
+    missing `dropout_rng`; `dtype` is what query, key and value are cast to. `softmax_dtype` changes nothing: the softmax
+    is float32."""
+    drops = not deterministic and dropout_rng is not None
+    changes = {"deterministic": None, **_dropout(dropout_prob if drops else 0.0, dropout_rng)}
     if dtype is not None:
         changes |= {n: jnp.asarray(x).astype(dtype) for n, x in (("query", query), ("key", key), ("value", value))}
     return changes | _initial(bias, init_bias)
@@ -192,11 +198,12 @@ def page_attention(
     return changes | ({"cfg": PageAttentionConfig(num_splits=num_splits)} if num_splits else {})
 
 
-def _sinks_of_query_heads(softmax_aux: Any, num_q_heads: int) -> Any:
-    """[num_kv_heads, sinks] as [num_q_heads, sinks]: those of a head are its queries'."""
-    if softmax_aux is None or softmax_aux.ndim != 2 or softmax_aux.shape[0] in (0, num_q_heads):
+def _sinks_of_query_heads(softmax_aux: Any, num_q_heads: int, num_kv_heads: int) -> Any:
+    """[num_kv_heads, sinks] as [num_q_heads, sinks]: those of a head are its queries'. Of others the library says what is
+    wrong."""
+    if softmax_aux is None or softmax_aux.ndim != 2 or softmax_aux.shape[0] != num_kv_heads or num_kv_heads == 0:
         return softmax_aux
-    return jnp.repeat(jnp.asarray(softmax_aux), num_q_heads // softmax_aux.shape[0], axis=0)
+    return jnp.repeat(jnp.asarray(softmax_aux), num_q_heads // num_kv_heads, axis=0)
 
 
 def _plain(number: Any) -> Any:
@@ -206,8 +213,9 @@ def _plain(number: Any) -> Any:
 
 def _window_with_itself(operation: str, sliding_window: Any) -> Any:
     """A number of tokens, the query's own among them, as (tokens before it, tokens after it)."""
-    if not isinstance(sliding_window, (int, np.integer)):
+    if sliding_window is None or isinstance(sliding_window, (list, tuple)) or getattr(sliding_window, "ndim", 0):
         return sliding_window
+    sliding_window = integer(operation, "sliding_window", sliding_window)
     if sliding_window < 1:
         raise InvalidArgument(
             f"{operation}: sliding_window must be at least 1, the query's own token, got {sliding_window}; "
@@ -231,7 +239,7 @@ def ragged_decode_attention(
     """One query for each batch entry over the tokens sequence_start ... sequence_end - 1 of its cache. See
     ejkernel.ragged_decode_attention, which returns the log-sum-exp as well. `softmax_aux` may have a row for each kv
     head."""
-    return {"softmax_aux": _sinks_of_query_heads(softmax_aux, query.shape[-2])}
+    return {"softmax_aux": _sinks_of_query_heads(softmax_aux, query.shape[-2], key.shape[-2])}
 
 
 @_ported
@@ -257,7 +265,7 @@ def ragged_page_attention(
     are float32."""
     return {
         "num_seqs": num_seqs.reshape(1) if getattr(num_seqs, "shape", None) == () else _plain(num_seqs),
-        "softmax_aux": _sinks_of_query_heads(softmax_aux, queries.shape[1]),
+        "softmax_aux": _sinks_of_query_heads(softmax_aux, queries.shape[1], kv_pages.shape[2] // 2),
         "sliding_window": _window_with_itself("ragged_page_attention", sliding_window),
     }
 

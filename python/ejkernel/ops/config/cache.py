@@ -56,6 +56,11 @@ def overlay_cache(configs: Mapping[Hashable, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as scopes:
         for key, config in configs.items():
             if key in OPERATIONS:
+                if hasattr(config, "sizes"):
+                    raise TypeError(
+                        f"overlay_cache: the config of {key} must be a mapping of its kernel's fields, got "
+                        f"{type(config).__name__}, whose sizes are for each call; pass it as the call's cfg"
+                    )
                 scopes.enter_context(_settings.overlay(key, _fields(config)))
         token = _overlays.set((*_overlays.get(), configs))
         scopes.callback(_overlays.reset, token)
