@@ -59,5 +59,24 @@ TEST_P(VjpOnDevice, runs_forward_and_backward_there) {
   EXPECT_LT(distance(gradients.value, right_gradients.value), 0.01);
 }
 
+/// Rule 9, where the rows' own tile has keys that other rows see, and their values are not numbers.
+TEST_P(VjpOnDevice, rows_that_see_nothing_are_zero_whatever_others_see) {
+  constexpr int64_t kBlind = 200, kKeys = 100;
+  const int64_t dim = GetParam();
+  const Array q = to_device(normal({1, kBlind + kKeys, 4, dim}, 1), kGpu);
+  const Array k = to_device(normal({1, kKeys, 2, dim}, 2), kGpu);
+  Array values = normal({1, kKeys, 2, dim}, 3);
+  for (int64_t n = 0; n < values.num_elements(); ++n) set(values, n, n % 3 == 0 ? INFINITY : NAN);
+  const Array v = to_device(values, kGpu);
+  for (const char* kernel : {"", "cuda_sm80"}) {
+    const auto results =
+        execute<FlashAttention>({.query = q, .key = k, .value = v}, {.causal = true}, {.plan = {.kernel = kernel}});
+    const Array out = to_host(results.out), lse = to_host(results.lse);
+    for (int64_t n = 0; n < kBlind * 4 * dim; ++n) ASSERT_EQ(get(out, n), 0) << kernel << " " << n;
+    for (int64_t n = 0; n < kBlind * 4; ++n) ASSERT_EQ(get(lse, n), -INFINITY) << kernel << " " << n;
+    EXPECT_TRUE(std::isnan(get(out, out.num_elements() - 1)));
+  }
+}
+
 }  // namespace
 }  // namespace ejk::testing

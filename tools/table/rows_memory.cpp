@@ -212,14 +212,18 @@ int64_t device_failures(const RowRequest& request, Tally& tally) {
         const size_t blocks = fake.num_blocks();
         fake.fail_call(k, kOutOfMemory);
         std::string wrong;
+        bool was_thrown = false;
         try {
           call();
+          was_thrown = false;
         } catch (const Internal& error) {
+          was_thrown = true;
           if (error.code() != ErrorCode::out_of_memory) wrong = error.what();
         }
         const std::string failed = fake.failed_call();
         fake.fail_call(0);
         if (failed.empty()) break;
+        if (!was_thrown && failed == "cuLaunchKernel") wrong = "a launch that failed is no error";
         const bool releasing = failed == "cuMemFreeAsync" || failed.starts_with("cuCtx");
         if (fake.num_blocks() > blocks + (releasing ? 1 : 0)) wrong = "a block of device memory leaked";
         if (fake.num_contexts() != 0) wrong = "the caller's context was not given back";
@@ -251,13 +255,31 @@ RowResult indexing_past_32_bits(const RowRequest& request) {
   return result;
 }
 
+/// Whether the failure that was asked for has not come within k allocations: then a further one meets it.
+bool is_still_to_come(int64_t k) {
+  try {
+    for (int64_t n = 0; n < k; ++n) Array(DType::u8, {1});
+    return false;
+  } catch (const Internal&) {
+    return true;
+  }
+}
+
+bool are_equal(const std::vector<Array>& a, const std::vector<Array>& b) {
+  for (size_t o = 0; o < a.size(); ++o)
+    if (a[o].present() &&
+        std::memcmp(a[o].data(), b[o].data(), static_cast<size_t>(num_bytes(a[o].dtype(), a[o].shape()))) != 0)
+      return false;
+  return true;
+}
+
 /// Every allocation of a public entry point fails once, k = 1, 2, … until the call succeeds: a typed error each time,
 /// no block left behind, and the next call right.
 RowResult allocation_failures(const RowRequest& request) {
   Tally tally;
   int64_t points = 0;
-  auto enumerate = [&](const std::string& what, const std::function<void()>& call) {
-    call();  // warm: pools and caches may allocate for good
+  auto enumerate = [&](const std::string& what, const std::function<std::vector<Array>()>& call) {
+    const std::vector<Array> expected = call();  // also warms: pools and caches may allocate for good
     const int64_t blocks = num_host_blocks();
     for (int64_t k = 1; k < 10000; ++k, ++points) {
       fail_host_allocation(k);
@@ -269,19 +291,24 @@ RowResult allocation_failures(const RowRequest& request) {
         failed = true;
         if (error.code() != ErrorCode::out_of_memory) wrong = fmt::format("{}, k = {}: {}", what, k, error.what());
       }
+      if (!failed && !is_still_to_come(k)) wrong = fmt::format("{}, k = {}: a failure is no error", what, k);
       fail_host_allocation(0);
       if (num_host_blocks() != blocks)
         wrong = fmt::format("{}, k = {}: {} blocks leaked", what, k, num_host_blocks() - blocks);
+      if (!failed && wrong.empty()) break;
       tally.add(wrong);
-      if (!failed) return;
     }
+    if (!are_equal(call(), expected)) tally.add(what + ": the next call gives something else");
   };
   for (const TestOperation* tests : test_operations()) {
     for (uint64_t seed = 0; seed < 24; ++seed) {
       const Problem problem = tests->random({.seed = request.seed + seed, .size = Size::tiny});
       const std::vector<Tensor> inputs = problem.views();
-      enumerate(problem.label, [&] { execute(tests->name(), inputs, problem.params); });
-      enumerate("plan " + problem.label, [&] { Plan::make(tests->name(), inputs, problem.params).allocate_outputs(); });
+      enumerate(problem.label, [&] { return execute(tests->name(), inputs, problem.params); });
+      enumerate("plan " + problem.label, [&] {
+        Plan::make(tests->name(), inputs, problem.params).allocate_outputs();
+        return std::vector<Array>();
+      });
     }
   }
   const int64_t device_points = device_failures(request, tally);

@@ -67,7 +67,9 @@ int64_t kill_a_writer(const std::string& root, std::chrono::microseconds delay, 
   close(ends[1]);
   std::this_thread::sleep_for(delay);
   kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status)) throw std::runtime_error("a writer could not put its record");
   int64_t count = 0;
   for (Committed told; read(ends[0], &told, sizeof told) == sizeof told; ++count) {
     newest[told.key] = told.sequence;
@@ -125,6 +127,10 @@ RowResult killed_writers(const RowRequest& request) {
   reopened.for_each([&](const StoredRecord& stored) { unreadable += stored.state != RecordState::good; });
   RowResult result = tally.result();
   result.failures += orphans + unreadable;
+  if (num_committed == 0 || amid_a_write == 0) {
+    ++result.failures;
+    result.notes.push_back("no writer was killed after a record, or none amid one");
+  }
   result.figures = {{"kills_amid_a_write", static_cast<double>(amid_a_write)},
                     {"committed", static_cast<double>(num_committed)},
                     {"orphans", static_cast<double>(orphans)},

@@ -40,6 +40,12 @@ struct Deed {
   bool may_remove = false;
 };
 
+/// None, or what was put.
+void find_kept(const Store& store) {
+  const auto found = store.find(key_of("kept"));
+  if (found && found->value != record_of("old").value) throw std::runtime_error("a find gives what nobody put");
+}
+
 std::vector<Deed> deeds(const std::string& root) {
   const auto put = [](const std::string& name, const std::string& group) {
     return [=](const Store& store) { store.put(key_of(name, group), record_of("new")); };
@@ -55,9 +61,9 @@ std::vector<Deed> deeds(const std::string& root) {
           {"a put again", put("changed", "op")},
           // Two records exceed this quota.
           {"a put above the quota", put("changed", "op"), {.quota_bytes = 200}, false, /*may_remove=*/true},
-          {"a find", [](const Store& store) { store.find(key_of("kept")); }},
+          {"a find", find_kept},
           {"a find in read-only places",
-           [](const Store& store) { store.find(key_of("kept")); },
+           find_kept,
            {.read_only = {root, root + ".ejk"}},
            /*is_new_store=*/true},
           {"an archive's making", make_archive},
@@ -98,6 +104,11 @@ std::string judge(const Store& store, const Deed& deed) {
   int64_t bad = 0;
   store.for_each([&](const StoredRecord& stored) { bad += stored.state != RecordState::good; });
   if (bad != 0) return "a damaged record is left";
+  if (const std::string made = store.root() + "/out.ejk"; fs::exists(made)) {
+    std::string why;
+    const auto archive = Archive::open(made, why);
+    if (archive == nullptr || !archive->find(key_of("kept"))) return "the archive is not whole: " + why;
+  }
   // Later writes are not poisoned.
   for (const char* group : {"op", "op3"})
     if (const RecordKey key = key_of("changed", group);
@@ -119,6 +130,8 @@ bool ends_at_call(int64_t k, const Deed& deed, const std::string& root) {
   }
   int status = 0;
   waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 137))
+    throw std::runtime_error(fmt::format("{}: the process ended with status {}", deed.name, status));
   return WEXITSTATUS(status) == 137;
 }
 

@@ -31,7 +31,8 @@ Support supports_sm90(const FlashAttention::Inputs& in, const FlashAttention::Pa
     return no("its head_dim and value_dim are equal, and 64, 128 or 256");
   const Sm90Lengths lengths(in, params);
   if (lengths.num_rows == 0 || lengths.kv_len <= 0) return no("there is no key to see");
-  if (lengths.num_rows > INT32_MAX || in.key.shape[1] > INT32_MAX) return no("it counts rows with 32 bits");
+  constexpr int64_t kMostRows = INT32_MAX - 1024;  // rounded up to tiles, and with a diagonal, they still fit
+  if (lengths.num_rows > kMostRows || in.key.shape[1] > kMostRows) return no("it counts rows with 32 bits");
   for (const Tensor* tensor : {&in.query, &in.key, &in.value})
     if (!fits_tensor_map(*tensor)) return no("TMA takes addresses and strides that are multiples of 16 bytes");
   return Support::yes();

@@ -235,11 +235,13 @@ struct FlashForwardConsumer {
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       barriers.key_full[k.stage].wait(k.parity);
+      __syncwarp();  // the stage may be filled again as soon as one lane gives it back
       release_keys();
     }
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       barriers.value_full[v.stage].wait(v.parity);
+      __syncwarp();
       release_values();
     }
   }

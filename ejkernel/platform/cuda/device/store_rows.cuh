@@ -7,9 +7,9 @@
 namespace ejk::cuda {
 
 /// Writes the first `columns` elements, a multiple of 8, of one of the thread's two rows of a matrix accumulator
-/// (wgmma.cuh, mma.cuh), times `factor`. All lanes of the warp call it; `wanted` says whether the row exists. The quad
-/// that shares the row writes 64 bytes of it at a time, 16 a lane, or element by element where rows do not start at
-/// multiples of 16 bytes.
+/// (wgmma.cuh, mma.cuh), times `factor`; a factor of 0 makes zeros of NaN and infinities, too. All lanes of the warp
+/// call it; `wanted` says whether the row exists. The quad that shares the row writes 64 bytes of it at a time, 16 a
+/// lane, or element by element where rows do not start at multiples of 16 bytes.
 template <HalfType kType, int kCount>
 EJK_DEVICE void store_row(const float (&accumulator)[kCount], int r, float factor, char* row, int columns, bool wanted,
                           bool is_aligned) {
@@ -20,7 +20,8 @@ EJK_DEVICE void store_row(const float (&accumulator)[kCount], int r, float facto
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int i = group * 16 + j * 4 + r * 2;
-      words[group][j] = i < kCount ? pack<kType>(accumulator[i] * factor, accumulator[i + 1] * factor) : 0;
+      words[group][j] =
+          i < kCount && factor != 0 ? pack<kType>(accumulator[i] * factor, accumulator[i + 1] * factor) : 0;
     }
     quad_transpose(words[group]);
   }
