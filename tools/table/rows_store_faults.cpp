@@ -107,7 +107,10 @@ std::string judge(const Store& store, const Deed& deed) {
   if (const std::string made = store.root() + "/out.ejk"; fs::exists(made)) {
     std::string why;
     const auto archive = Archive::open(made, why);
-    if (archive == nullptr || !archive->find(key_of("kept"))) return "the archive is not whole: " + why;
+    if (archive == nullptr) return "the archive is damaged: " + why;
+    // What could not be read is not in it.
+    if (const auto held = archive->find(key_of("kept")); held && held->value != record_of("old").value)
+      return "the archive holds what nobody put";
   }
   // Later writes are not poisoned.
   for (const char* group : {"op", "op3"})
