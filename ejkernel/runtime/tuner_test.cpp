@@ -513,11 +513,9 @@ struct ToyThrowing : ToyTunable {
 TEST_F(Tuner, no_exception_of_a_candidate_goes_on_in_a_copy_of_the_application) {
   const pid_t self = ::getpid();
   for (const bool from_outside : {false, true}) {
-    const KernelRegistry::Batch batch(KernelRegistry::instance());
-    if (from_outside)
-      KernelRegistry::instance().add<Toy, ToyThrowing>(20000);
-    else
-      KernelRegistry::instance().add("toy", make_kernel<Toy, ToyThrowing>(), 20000);
+    KernelRegistry& registry = KernelRegistry::instance();
+    const KernelRegistry::Batch batch(registry);
+    from_outside ? registry.add<Toy, ToyThrowing>(20000) : registry.add("toy", make_kernel<Toy, ToyThrowing>(), 20000);
     const TuneReport report = tune(toy_plan(), {.budget_seconds = 1});
     if (::getpid() != self) ::_exit(1);
     EXPECT_FALSE(report.faster);

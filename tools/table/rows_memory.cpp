@@ -215,7 +215,6 @@ int64_t device_failures(const RowRequest& request, Tally& tally) {
         bool was_thrown = false;
         try {
           call();
-          was_thrown = false;
         } catch (const Internal& error) {
           was_thrown = true;
           if (error.code() != ErrorCode::out_of_memory) wrong = error.what();
