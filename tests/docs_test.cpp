@@ -188,6 +188,19 @@ TEST(Docs, links_lead_somewhere) {
   EXPECT_GT(links, 30);
 }
 
+/// `./dev peers` runs what may be executed, and its page lists it.
+TEST(Docs, every_comparison_with_peers_can_be_run) {
+  const std::string page = read_text(kSourceFolder / "benchmarks/peers/README.md");
+  int comparisons = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(kSourceFolder / "benchmarks/peers")) {
+    if (read_text(entry.path()).find("__main__") == std::string::npos) continue;
+    ++comparisons;
+    EXPECT_NE(entry.status().permissions() & fs::perms::owner_exec, fs::perms::none) << entry.path();
+    EXPECT_THAT(page, ::testing::HasSubstr("`" + entry.path().filename().string() + "`"));
+  }
+  EXPECT_GE(comparisons, 8);
+}
+
 TEST(Docs, shell_examples_name_verbs_and_operations_that_exist) {
   for (const std::string& name : KernelRegistry::instance().names()) {
     const std::string page = read_text(kSourceFolder / "docs/operations" / (name + ".md"));

@@ -2,6 +2,10 @@
 // operation or a kernel by name.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <string>
+
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/fake_cuda.h"
 #include "ejkernel/testing/gradient_check.h"
@@ -10,13 +14,25 @@
 namespace ejk::testing {
 namespace {
 
-void check_all_kernels(const TestOperation& tests, const Problem& problem) {
-  const Answer answer = tests.oracle(problem, kTestBudget);
+/// How many problems each kernel was judged on: none passes by never running.
+using Judged = std::map<std::string, int>;
+
+void check_all_kernels(const TestOperation& tests, const Problem& problem, const Answer& answer, Judged& judged) {
   for (const Kernel& kernel : kernels_of(*tests.declaration)) {
     if (is_too_slow(problem, kernel)) continue;
     const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
+    judged[kernel->name] += verdict.supported;
     EXPECT_EQ(report(problem, kernel, verdict), "");
   }
+}
+void check_all_kernels(const TestOperation& tests, const Problem& problem, Judged& judged) {
+  check_all_kernels(tests, problem, tests.oracle(problem, kTestBudget), judged);
+}
+
+void expect_each_judged(const TestOperation& tests, const Judged& judged, Device device = {}) {
+  for (const Kernel& kernel : kernels_of(*tests.declaration, device))
+    EXPECT_TRUE(judged.contains(kernel->name) && judged.at(kernel->name) > 0)
+        << kernel->name << " took none of the problems";
 }
 
 /// "flash_attention/odd_lengths" as a test's name.
@@ -44,7 +60,11 @@ std::string name_of(const ::testing::TestParamInfo<NamedCase>& info) {
 }
 
 class EveryKernel : public ::testing::TestWithParam<NamedCase> {};
-TEST_P(EveryKernel, meets_the_case) { check_all_kernels(*GetParam().tests, GetParam().one->make()); }
+TEST_P(EveryKernel, meets_the_case) {
+  Judged judged;
+  check_all_kernels(*GetParam().tests, GetParam().one->make(), judged);
+  EXPECT_TRUE(std::ranges::any_of(judged, [](const auto& one) { return one.second > 0; })) << "no kernel took it";
+}
 INSTANTIATE_TEST_SUITE_P(Models, EveryKernel, ::testing::ValuesIn(every_case(kPrimary)), name_of);
 INSTANTIATE_TEST_SUITE_P(Edges, EveryKernel, ::testing::ValuesIn(every_case(kEdge)), name_of);
 INSTANTIATE_TEST_SUITE_P(Lattice, EveryKernel, ::testing::ValuesIn(every_case(kLattice)), name_of);
@@ -69,28 +89,32 @@ std::string name_of_batch(const ::testing::TestParamInfo<Batch>& info) {
 class EveryKernelAtRandom : public ::testing::TestWithParam<Batch> {};
 TEST_P(EveryKernelAtRandom, meets_the_error_rule) {
   const Batch& batch = GetParam();
+  Judged judged;
   for (int n = 0; n < batch.count && !HasFailure(); ++n)
-    check_all_kernels(*batch.tests, batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n)}));
+    check_all_kernels(*batch.tests, batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n)}), judged);
+  expect_each_judged(*batch.tests, judged);
 }
 TEST_P(EveryKernelAtRandom, survives_hostile_indices) {
   const Batch& batch = GetParam();
+  Judged judged;
   for (int n = 0; n < batch.count && !HasFailure(); ++n)
     check_all_kernels(
         *batch.tests,
-        batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n), .size = Size::small, .hostile = true}));
+        batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n), .size = Size::small, .hostile = true}),
+        judged);
+  expect_each_judged(*batch.tests, judged);
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, EveryKernelAtRandom, ::testing::ValuesIn(batches(4, 25)), name_of_batch);
 
 TEST_P(EveryKernelAtRandom, is_exact_where_every_arithmetic_is) {
   const Batch& batch = GetParam();
   if (batch.tests->exact == nullptr) GTEST_SKIP() << batch.tests->name() << " has no exact mode";
+  Judged judged;
   for (int n = 0; n < batch.count && !HasFailure(); ++n) {
     const ExactProblem exact = batch.tests->exact(batch.first + static_cast<uint64_t>(n));
-    for (const Kernel& kernel : kernels_of(*batch.tests->declaration)) {
-      const Verdict verdict = check_kernel(exact.problem, exact.answer, kernel, {.seed = exact.problem.seed});
-      EXPECT_EQ(report(exact.problem, kernel, verdict), "");
-    }
+    check_all_kernels(*batch.tests, exact.problem, exact.answer, judged);
   }
+  expect_each_judged(*batch.tests, judged);
 }
 
 /// Host halves of kernels for a GPU: a fake one compiles and launches nothing, but refuses launches beyond its limits.
@@ -100,14 +124,17 @@ TEST_P(EveryKernelAtRandom, plans_and_launches_on_a_gpu_that_computes_nothing) {
   const std::vector<Kernel> kernels = kernels_of(*batch.tests->declaration, gpu);
   if (kernels.empty()) GTEST_SKIP() << batch.tests->name() << " has no kernel for a GPU";
   const FakeCuda fake;
+  Judged launched;
   for (int n = 0; n < 2 * batch.count && !HasFailure(); ++n) {
     const Problem problem =
         batch.tests->random({.seed = batch.first + static_cast<uint64_t>(n), .size = Size::small, .dense = n % 2 == 0});
     for (const Kernel& kernel : kernels) {
       const Outcome outcome = run_guarded(problem, kernel, {.seed = problem.seed, .device = gpu});
+      launched[kernel->name] += outcome.supported;
       EXPECT_TRUE(outcome.faults.empty()) << kernel->name << ", " << problem.label << ": " << outcome.faults.front();
     }
   }
+  expect_each_judged(*batch.tests, launched, gpu);
   EXPECT_EQ(fake.num_blocks(), 0u) << "device memory was not given back";
   EXPECT_EQ(fake.num_contexts(), 0u);
 }
@@ -118,6 +145,7 @@ TEST_P(EveryKernelAtRandom, reference_gradients_match_finite_differences) {
   const Operation& op = *batch.tests->declaration;
   if (op.gradient.empty()) GTEST_SKIP() << op.name << " has no gradient";
   const TestOperation& gradient = find_test_operation(op.gradient);
+  int64_t compared = 0;
   for (int n = 0; n < batch.count && !HasFailure(); ++n) {
     const RandomRequest request{.seed = batch.first + static_cast<uint64_t>(n),
                                 .size = Size::tiny,
@@ -126,8 +154,10 @@ TEST_P(EveryKernelAtRandom, reference_gradients_match_finite_differences) {
     const Problem forward = batch.tests->random(request);
     const GradientCheck check =
         check_gradient(forward, kernels_of(op).back(), kernels_of(*gradient.declaration).back(), request.seed);
+    compared += check.elements;
     EXPECT_EQ(check.failure, "") << "reproduce: ejk check " << op.name << " " << forward.replay;
   }
+  EXPECT_GE(compared, batch.count) << "elements that were compared, of all problems";
 }
 
 }  // namespace

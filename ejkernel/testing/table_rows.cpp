@@ -42,9 +42,12 @@ Paths all_kernels_and(std::string_view producer) {
           ":(exclude)ejkernel/*_test.cpp"};
 }
 
+constexpr std::string_view kKernelTrials = "tools/table/kernel_trials.*";
+
 Rows rows_of_kernels() {
-  const Paths correctness = kernels_and("tools/table/rows_correctness.cpp"),
-              memory = kernels_and("tools/table/rows_memory.cpp"),
+  Paths correctness = kernels_and("tools/table/rows_correctness.cpp");
+  correctness.push_back(kKernelTrials);
+  const Paths memory = kernels_and("tools/table/rows_memory.cpp"),
               determinism = kernels_and("tools/table/rows_determinism.cpp"),
               frozen = kernels_and("tools/table/rows_frozen.cpp");
   return {
@@ -83,6 +86,7 @@ Rows rows_of_a_gpu() {
                      "ejkernel/ops",
                      "ejkernel/testing",
                      "tools/table/rows_gpu.cpp",
+                     kKernelTrials,
                      ":(exclude)ejkernel/*_test.cpp",
                      ":(exclude)ejkernel/ops/*_cpu*",
                      ":(exclude)ejkernel/ops/*-inl.h"};  // SIMD code, which *_cpu.cpp files include

@@ -8,6 +8,7 @@
 
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/operations.h"
+#include "tools/table/kernel_trials.h"
 #include "tools/table/rows.h"
 
 namespace ejk::testing {
@@ -22,31 +23,19 @@ std::vector<const TestOperation*> operations(bool gradients) {
   return chosen;
 }
 
-/// One trial for each kernel but the reference that supports the problem; the reference when it is the only one.
-void judge_problem(const TestOperation& tests, const Problem& problem, const Answer& answer, Tally& tally) {
-  const std::vector<Kernel> kernels = kernels_of(*tests.declaration);
-  bool judged = false;
-  for (const Kernel& kernel : kernels) {
-    if (kernel->platform == Platform::reference && judged) break;
-    const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed});
-    if (!verdict.supported) continue;
-    judged = true;
-    tally.add(problem, kernel, verdict);
-  }
-}
-
 /// Every fourth round over the operations has problems of normal size.
 RowResult accuracy(const RowRequest& request, bool gradients) {
   const std::vector<const TestOperation*> all = operations(gradients);
   Tally tally;
+  KernelTrials trials(all, {}, tally);
   count_trials(request.n, tally, [&](int64_t i) {
     const auto place = static_cast<size_t>(i) % all.size(), round = static_cast<size_t>(i) / all.size();
     const TestOperation& tests = *all[place];
     const Problem problem = tests.random({.seed = request.seed * 1000003 + static_cast<uint64_t>(i),
                                           .size = round % 4 == 3 ? Size::normal : Size::small});
-    judge_problem(tests, problem, tests.oracle(problem, kBudget), tally);
+    trials.judge(tests, problem, tests.oracle(problem, kBudget));
   });
-  return tally.result();
+  return trials.result(request.n / 100);
 }
 
 }  // namespace
@@ -59,12 +48,13 @@ RowResult exact_mode(const RowRequest& request) {
   for (const TestOperation* tests : test_operations())
     if (tests->exact != nullptr) all.push_back(tests);
   Tally tally;
+  KernelTrials trials(all, {}, tally);
   count_trials(request.n, tally, [&](int64_t i) {
     const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
     const ExactProblem exact = tests.exact(request.seed * 1000003 + static_cast<uint64_t>(i));
-    judge_problem(tests, exact.problem, exact.answer, tally);
+    trials.judge(tests, exact.problem, exact.answer);
   });
-  return tally.result();
+  return trials.result(request.n / 100);
 }
 
 RowResult edge_shapes(const RowRequest& request) {
@@ -72,19 +62,21 @@ RowResult edge_shapes(const RowRequest& request) {
     const TestOperation* tests;
     const Case* one;
   };
+  const std::vector<const TestOperation*> all(test_operations().begin(), test_operations().end());
   std::vector<Item> items;
-  for (const TestOperation* tests : test_operations())
+  for (const TestOperation* tests : all)
     for (const Case& one : tests->cases)
       if ((one.tags & (kEdge | kLattice)) != 0) items.push_back({tests, &one});
   Tally tally;
+  KernelTrials trials(all, {}, tally);
   for_each_trial(static_cast<int64_t>(items.size()), tally, [&](int64_t i) {
     const Item& item = items[static_cast<size_t>(i)];
     Problem problem = item.one->make();
     problem.seed = request.seed;
     problem.replay += fmt::format(" --seed={}", request.seed);
-    judge_problem(*item.tests, problem, item.tests->oracle(problem, kBudget), tally);
+    trials.judge(*item.tests, problem, item.tests->oracle(problem, kBudget));
   });
-  return tally.result();
+  return trials.result(5);
 }
 
 namespace {

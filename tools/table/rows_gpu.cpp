@@ -22,6 +22,7 @@
 #include "ejkernel/testing/process.h"
 #include "ejkernel/testing/temporary_folder.h"
 #include "ejkernel/testing/watchdog.h"
+#include "tools/table/kernel_trials.h"
 #include "tools/table/rows.h"
 
 namespace ejk::testing {
@@ -93,29 +94,19 @@ double relative_difference(const Tensor& a, const Tensor& b, const Expected& exp
   return largest == 0 ? 0 : largest / scale;
 }
 
-/// Where every trial goes: dense problems in turn with others, judged for each kernel but the reference, which counts
-/// where it is the only one.
+/// Dense problems, which the fast kernels are made for, in turn with others.
 RowResult accuracy(const RowRequest& request, bool gradients) {
   const std::vector<const TestOperation*> all = operations_that_are(gradients);
   Tally tally;
-  for_each_trial(request.n, tally, [&](int64_t i) {
+  KernelTrials trials(all, kGpu, tally);
+  count_trials(request.n, tally, [&](int64_t i) {
     const TestOperation& tests = *all[static_cast<size_t>(i) % all.size()];
     const bool dense = static_cast<size_t>(i) / all.size() % 2 == 0;
     const Problem problem =
         tests.random({.seed = request.seed * 1000003 + static_cast<uint64_t>(i), .size = Size::small, .dense = dense});
-    const Answer answer = tests.oracle(problem, kBudget);
-    bool judged = false;
-    for (const Kernel& kernel : kernels_of(*tests.declaration, kGpu)) {
-      if (kernel->name == kDeviceReference && judged) continue;
-      const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed, .device = kGpu});
-      if (!verdict.supported) continue;
-      judged = true;
-      tally.ratio(verdict.ratio());
-      tally.add(report(problem, kernel, verdict));
-    }
-    if (!judged) tally.add(problem.label + ": no kernel supports it");
+    trials.judge(tests, problem, tests.oracle(problem, kBudget));
   });
-  return tally.result();
+  return trials.result(request.n / 100);
 }
 
 /// Errors that the tool's last lines count: "ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed …".

@@ -357,9 +357,8 @@ std::string judge_combination(const Combination& c) {
 }  // namespace
 
 /// Override, overlay, memory and store in each of their states; a tuner that finds a faster config, whose candidates
-/// all fail, or that may not try; heuristics allowed or not (a settled config is
-/// no guess, and answers all the same). After each, what the next call gets with memory and store
-/// as they are then.
+/// all fail, or that may not try; heuristics allowed or not (a settled config is no guess, and answers all the same).
+/// After each, what the next call gets with memory and store as they are then.
 RowResult tier_combinations(const RowRequest& request) {
   ::setenv("EJKERNEL_AUTOTUNE_TOTAL_MS", "3600000", 1);  // many tunings in one process
   environment::reload();

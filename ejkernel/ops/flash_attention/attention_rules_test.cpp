@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -52,12 +53,13 @@ struct Rule {
   double scale = 0;  ///< 0: 1/sqrt(D)
   std::function<double(int64_t h, int64_t i, int64_t j, double logit)> logit = nullptr;
   std::function<bool(int64_t b, int64_t h, int64_t i, int64_t j)> visible = nullptr;
-  std::vector<double> sinks = {};
+  std::function<std::vector<double>(int64_t h)> sinks = nullptr;
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> factor = nullptr;
 };
 
 struct Dense {
   std::vector<double> out, lse;
+  std::vector<double> largest;  ///< visible logit of each row, laid out like lse
 };
 
 Dense dense(const Tensor& q, const Tensor& k, const Tensor& v, const Rule& rule) {
@@ -82,8 +84,11 @@ Dense dense(const Tensor& q, const Tensor& k, const Tensor& v, const Rule& rule)
           logits.push_back(rule.logit ? rule.logit(h, i, j, scale * dot) : scale * dot);
           visible.push_back(!rule.visible || rule.visible(b, h, i, j));
         }
-        const auto p =
-            softmax_row(logits, visible, rule.sinks, &result.lse[static_cast<size_t>((b * Hq + h) * Sq + i)]);
+        const auto p = softmax_row(logits, visible, rule.sinks ? rule.sinks(h) : std::vector<double>{},
+                                   &result.lse[static_cast<size_t>((b * Hq + h) * Sq + i)]);
+        double& largest = result.largest.emplace_back(-kInf);
+        for (size_t j = 0; j < logits.size(); ++j)
+          if (visible[j]) largest = std::max(largest, logits[j]);
         for (int64_t d = 0; d < Dv; ++d) {
           double sum = 0;
           for (int64_t j = 0; j < Sk; ++j)
@@ -287,9 +292,14 @@ TEST_P(AttentionRules, rule_8_sinks_join_the_denominator_once) {
   expect({.query = q, .key = k, .value = v, .softmax_aux = shared}, {.softmax_scale = 0.2, .logits_soft_cap = 1.0},
          {.scale = 0.2,
           .logit = [](int64_t, int64_t, int64_t, double logit) { return std::tanh(logit); },
-          .sinks = {0.5, -1}});
-  const Array per_head = of_values(DType::f32, {4, 2}, {0.5, -1, 0.5, -1, 0.5, -1, 0.5, -1});
-  expect({.query = q, .key = k, .value = v, .softmax_aux = per_head}, {}, {.sinks = {0.5, -1}});
+          .sinks =
+              [](int64_t) {
+                return std::vector<double>{0.5, -1};
+              }});
+  const Array per_head = of_values(DType::f32, {4, 2}, {0.5, -1, 2, 0, -3, 1.5, 0.25, 0.75});
+  expect({.query = q, .key = k, .value = v, .softmax_aux = per_head}, {}, {.sinks = [&](int64_t h) {
+           return std::vector<double>{get(per_head, 2 * h), get(per_head, 2 * h + 1)};
+         }});
 }
 
 TEST_P(AttentionRules, rule_9_a_row_without_visible_key_is_zero) {
@@ -304,6 +314,40 @@ TEST_P(AttentionRules, rule_9_a_row_without_visible_key_is_zero) {
   const auto with_sinks = run({.query = q, .key = k, .value = v, .attention_mask = mask, .softmax_aux = sinks});
   EXPECT_EQ(get(with_sinks.out, 0), 0);
   EXPECT_NEAR(get(with_sinks.lse, 0), std::log(2.0), 1e-6);
+}
+
+TEST_P(AttentionRules, rule_9_a_row_without_visible_key_has_no_gradient_but_its_sinks) {
+  Array mask = Array::zeros(DType::boolean, {1, 1, 3, 5});
+  for (int64_t j = 0; j < 5; ++j) set(mask, 5 + j, 1);  // only row 1 sees anything
+  const Array sinks = of_values(DType::f32, {2}, {0, 0});
+  const Inputs in{.query = q, .key = k, .value = v, .attention_mask = mask, .softmax_aux = sinks};
+  const auto results = run(in);
+  Array d_out = filled({2, 3, 4, 8}, 3.1), d_lse = Array::zeros(DType::f32, {2, 4, 3});
+  const auto gradients = [&] {
+    FlashAttentionBackward::Inputs of;
+    static_cast<Inputs&>(of) = in;
+    of.out = results.out, of.lse = results.lse, of.d_out = d_out, of.d_lse = d_lse;
+    return execute<FlashAttentionBackward>(of, {}, options());
+  };
+  const auto clean = gradients();
+  double of_blind_rows = 0;
+  for (int64_t n = 0; n < d_lse.num_elements(); ++n)
+    if (n % 3 != 1) {
+      set(d_lse, n, 1 + static_cast<double>(n));
+      of_blind_rows += get(d_lse, n);
+    }
+  for (int64_t n = 0; n < d_out.num_elements(); ++n)
+    if (n / 32 % 3 != 1) set(d_out, n, kNaN);
+  const auto poisoned = gradients();
+  for (int64_t n = 0; n < q.num_elements(); ++n)
+    EXPECT_EQ(get(poisoned.query, n), n / 32 % 3 == 1 ? get(clean.query, n) : 0) << n;
+  for (int64_t n = 0; n < k.num_elements(); ++n) {
+    EXPECT_EQ(get(poisoned.key, n), get(clean.key, n)) << n;
+    EXPECT_EQ(get(poisoned.value, n), get(clean.value, n)) << n;
+  }
+  // e^(sink - lse) of such a row is one half here.
+  for (int64_t n = 0; n < 2; ++n)
+    EXPECT_NEAR(get(poisoned.softmax_aux, n), get(clean.softmax_aux, n) + of_blind_rows / 2, 1e-4);
 }
 
 TEST_P(AttentionRules, rule_10_lse_is_natural_and_has_its_own_shape) {
@@ -327,6 +371,39 @@ TEST_P(AttentionRules, rule_11_dropout_follows_philox_by_position) {
            auto u = [](int64_t x) { return static_cast<uint32_t>(x); };
            return dropout_keep(17, 4, u(b), u(h), u(i), u(j), t) ? 65536.0 / (65536 - t) : 0;
          }});
+}
+
+double dot(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  for (int64_t n = 0; n < a.num_elements(); ++n) sum += get(a, n) * get(b, n);
+  return sum;
+}
+
+TEST_P(AttentionRules, rule_11_the_backward_drops_what_the_forward_dropped) {
+  const Array seed = of_values(DType::u32, {2}, {17, 4});
+  const Params params{.dropout_prob = 0.3};
+  const Inputs in{.query = q, .key = k, .value = v, .dropout_seed = seed};
+  const auto results = run(in, params);
+  const Array d_out = filled({2, 3, 4, 8}, 3.1);
+  FlashAttentionBackward::Inputs of;
+  static_cast<Inputs&>(of) = in;
+  of.out = results.out, of.lse = results.lse, of.d_out = d_out;
+  const auto gradients = execute<FlashAttentionBackward>(of, params, options());
+  // Results are linear in the values; in queries and keys a step shows the slope.
+  const Array values = filled({2, 5, 2, 8}, 5.5);
+  Inputs other = in;
+  other.value = values;
+  EXPECT_NEAR(dot(gradients.value, values), dot(d_out, run(other, params).out), 1e-5);
+  const Array d_q = filled({2, 3, 4, 8}, 6.1), d_k = filled({2, 5, 2, 8}, 7.3);
+  const auto after_a_step = [&](double step) {
+    Array moved_q(DType::f32, q.shape()), moved_k(DType::f32, k.shape());
+    for (int64_t n = 0; n < q.num_elements(); ++n) set(moved_q, n, get(q, n) + step * get(d_q, n));
+    for (int64_t n = 0; n < k.num_elements(); ++n) set(moved_k, n, get(k, n) + step * get(d_k, n));
+    return dot(d_out, run({.query = moved_q, .key = moved_k, .value = v, .dropout_seed = seed}, params).out);
+  };
+  const double slope = (after_a_step(0.01) - after_a_step(-0.01)) / 0.02;
+  EXPECT_GT(std::abs(slope), 0.1);
+  EXPECT_NEAR(dot(gradients.query, d_q) + dot(gradients.key, d_k), slope, 5e-3 * std::abs(slope));
 }
 
 TEST_P(AttentionRules, rule_12_dtypes_of_results) {
@@ -368,15 +445,26 @@ TEST_P(AttentionRules, rule_15_lengths_and_offsets_are_not_trusted) {
   const Array used = of_values(DType::i32, {2}, {-7, 2e9});
   const auto clamped = flash_attention({.query = q, .key = k, .value = v, .seqused_k = used}, {}, with_status);
   EXPECT_EQ(status, status::kLength);
-  EXPECT_EQ(get(clamped.out, 0), 0);
-  EXPECT_EQ(get(clamped.out, 96), get(run({.query = q, .key = k, .value = v}).out, 96));
+  const auto whole = run({.query = q, .key = k, .value = v});
+  for (int64_t n = 0; n < 96; ++n) {
+    EXPECT_EQ(get(clamped.out, n), 0) << n;
+    EXPECT_EQ(get(clamped.out, 96 + n), get(whole.out, 96 + n)) << n;
+  }
 
   status = 0;
   const Array packed = filled({6, 4, 8}, 0), packed_kv = filled({7, 2, 8}, 1);
   const Array cu_q = of_values(DType::i32, {4}, {-3, 2, 1, 2e9}), cu_k = of_values(DType::i32, {4}, {0, 3, 3, 7});
-  flash_attention({.query = packed, .key = packed_kv, .value = packed_kv, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k},
-                  {}, with_status);
+  const auto fallen = flash_attention(
+      {.query = packed, .key = packed_kv, .value = packed_kv, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}, {},
+      with_status);
   EXPECT_EQ(status, status::kOffsets);
+  // Queries 0 and 1 of keys 0 to 2, none, and 1 to 5 of keys 3 to 6; query 1 has the result of either.
+  const Tensor first_kv(packed_kv.data(), DType::f32, {1, 3, 2, 8}),
+      last_kv(packed_kv.as<float>() + 3 * 16, DType::f32, {1, 4, 2, 8}),
+      query_0(packed.data(), DType::f32, {1, 1, 4, 8}), others(packed.as<float>() + 2 * 32, DType::f32, {1, 4, 4, 8});
+  expect_near(Tensor(fallen.out.data(), DType::f32, {1, 32}), dense(query_0, first_kv, first_kv, {}).out, 2e-6, "0");
+  expect_near(Tensor(fallen.out.as<float>() + 2 * 32, DType::f32, {4, 32}), dense(others, last_kv, last_kv, {}).out,
+              2e-6, "2 to 5");
 
   status = 0;
   const Array good = of_values(DType::i32, {2}, {0, 6}), good_k = of_values(DType::i32, {2}, {0, 7});
@@ -409,17 +497,17 @@ TEST_P(AttentionRules, rule_17_values_outside_a_domain_are_refused) {
 
 TEST_P(AttentionRules, unnormalised_output_refers_to_the_largest_visible_logit) {
   const Array sinks = of_values(DType::f32, {1}, {3});
-  const auto sums = run({.query = q, .key = k, .value = v, .softmax_aux = sinks}, {.normalize_output = false});
-  const auto normal = run({.query = q, .key = k, .value = v, .softmax_aux = sinks});
-  // out / sum = e^(max - lse), the same factor for every element of a row.
-  for (int64_t row = 0; row < 6; ++row)
-    for (int64_t h = 0; h < 4; ++h) {
-      const int64_t at = (row * 4 + h) * 8;
-      const double factor = get(normal.out, at) / get(sums.out, at);
-      for (int64_t d = 1; d < 8; ++d) EXPECT_NEAR(get(normal.out, at + d), factor * get(sums.out, at + d), 1e-6);
-      EXPECT_LT(factor, 1);
-    }
-  for (int64_t n = 0; n < sums.lse.num_elements(); ++n) EXPECT_EQ(get(sums.lse, n), get(normal.lse, n));
+  const auto sums = run({.query = q, .key = k, .value = v, .softmax_aux = sinks},
+                        {.causal = true, .causal_align = CausalAlign::top_left, .normalize_output = false});
+  Dense expected = dense(q, k, v,
+                         {.visible = [](int64_t, int64_t, int64_t i, int64_t j) { return j <= i; },
+                          .sinks = [](int64_t) { return std::vector<double>{3}; }});
+  for (size_t n = 0; n < expected.out.size(); ++n) {
+    const size_t b = n / 96, i = n / 32 % 3, h = n / 8 % 4, row = (b * 4 + h) * 3 + i;
+    expected.out[n] *= std::exp(expected.lse[row] - expected.largest[row]);
+  }
+  expect_near(sums.out, expected.out, 5e-6, "out");
+  expect_near(sums.lse, expected.lse, 2e-6, "lse");
 }
 
 TEST_P(AttentionRules, packed_sequences_do_not_see_each_other) {
