@@ -14,17 +14,24 @@ using namespace ejk::cpu::HWY_NAMESPACE;  // NOLINT: the SIMD vocabulary
 using cpu::Pair;
 using cpu::units;
 
-/// The most rows that are computed together: sums for four keys of each fill one vector.
-inline constexpr int kMaxRows = HWY_MIN(HWY_MAX_LANES_D(FloatTag) / 4, 4);
+/// The most rows that are computed together: four, with four keys, fill one vector of 16 lanes with their sums; with
+/// two keys one of eight, and AVX2's registers.
+inline constexpr int kMaxRows = HWY_MIN(HWY_MAX_LANES_D(FloatTag) / 2, 4);
 
-/// Sums of neighbouring lanes: those of a, then those of b.
-HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b) {
+/// Of four vectors, the sum of each block of four lanes: a's, b's, c's and e's of the first block, then of the second.
+HWY_INLINE FloatV sum_blocks(FloatV a, FloatV b, FloatV c, FloatV e) {
   const FloatTag d;
-  return hn::Add(hn::ConcatEven(d, b, a), hn::ConcatOdd(d, b, a));
+  const hn::Repartition<double, FloatTag> d2;
+  const auto two = [&](FloatV x, FloatV y) HWY_ATTR {  // [x0 + x2, y0 + y2, x1 + x3, y1 + y3] of each block
+    return hn::BitCast(d2, hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y)));
+  };
+  const auto ab = two(a, b), ce = two(c, e);
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d2, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(d2, ab, ce)));
 }
-/// Of four vectors, down to a quarter of the lanes each.
-HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b, FloatV c, FloatV e) {
-  return add_neighbours(add_neighbours(a, b), add_neighbours(c, e));
+/// The sum of both halves of the lanes: a's, then b's.
+HWY_INLINE FloatV sum_halves(FloatV a, FloatV b) {
+  const FloatTag d;
+  return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
 }
 
 /// Codes of type T, each group of them with a scale of its own.
@@ -93,6 +100,11 @@ HWY_INLINE auto load_stored(const StoredRow<T>& row, int64_t at) {
   else
     return load_floats(from);
 }
+/// Whether number `at` begins another 64 bytes of a row, for which memory is asked once.
+template <class T>
+HWY_INLINE bool begins_line(int64_t at) {
+  return stored_bytes<T>(at) % 64 == 0;
+}
 template <class T>
 HWY_INLINE void ask_for(const StoredRow<T>& row, int64_t at) {
   prefetch_far(row.ahead + stored_bytes<T>(at));
@@ -106,44 +118,68 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
   const FloatTag d;
   FloatV c00 = hn::Zero(d), c01 = c00, c02 = c00, c03 = c00, c10 = c00, c11 = c00, c12 = c00, c13 = c00;
   FloatV c20 = c00, c21 = c00, c22 = c00, c23 = c00, c30 = c00, c31 = c00, c32 = c00, c33 = c00;
+  const E *q1 = q + q_stride, *q2 = q1 + q_stride, *q3 = q2 + q_stride;
   const auto key0 = keys[0], key1 = keys[1], key2 = keys[2], key3 = keys[3];
-  for (int64_t at = 0; at < dims; at += numbers<E>(), q += lanes()) {
-    ask_for(key0, at), ask_for(key1, at), ask_for(key2, at), ask_for(key3, at);
+  for (int64_t at = 0; at < dims; at += numbers<E>()) {
+    if (begins_line<T>(at)) ask_for(key0, at), ask_for(key1, at), ask_for(key2, at), ask_for(key3, at);
     const auto k0 = load_stored<E>(key0, at), k1 = load_stored<E>(key1, at);
     const auto k2 = load_stored<E>(key2, at), k3 = load_stored<E>(key3, at);
-    const auto row = [&](int64_t r, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
-      const auto x = cpu::HWY_NAMESPACE::gemm_detail::load(q + r * q_stride);
+    const auto row = [&](const E* of, FloatV& s0, FloatV& s1, FloatV& s2, FloatV& s3) HWY_ATTR {
+      const auto x = cpu::HWY_NAMESPACE::gemm_detail::load(of + units<E>(at));
       s0 = multiply_add(k0, x, s0), s1 = multiply_add(k1, x, s1);
       s2 = multiply_add(k2, x, s2), s3 = multiply_add(k3, x, s3);
     };
-    row(0, c00, c01, c02, c03);
-    if constexpr (kRows >= 2) row(1, c10, c11, c12, c13);
-    if constexpr (kRows == 4) row(2, c20, c21, c22, c23), row(3, c30, c31, c32, c33);
+    row(q, c00, c01, c02, c03);
+    if constexpr (kRows >= 2) row(q1, c10, c11, c12, c13);
+    if constexpr (kRows == 4) row(q2, c20, c21, c22, c23), row(q3, c30, c31, c32, c33);
   }
-  FloatV sums = add_neighbours(c00, c01, c02, c03);
-  if constexpr (kRows >= 2) sums = add_neighbours(sums, add_neighbours(c10, c11, c12, c13));
+  FloatV sums = sum_blocks(c00, c01, c02, c03);
+  if constexpr (kRows >= 2) sums = sum_halves(sums, sum_blocks(c10, c11, c12, c13));
   if constexpr (kRows == 4)
-    sums = add_neighbours(sums, add_neighbours(add_neighbours(c20, c21, c22, c23), add_neighbours(c30, c31, c32, c33)));
-  for (int64_t n = lanes() / (4 * kRows); n > 1; n /= 2) sums = add_neighbours(sums, sums);
+    sums = sum_halves(sums, sum_halves(sum_blocks(c20, c21, c22, c23), sum_blocks(c30, c31, c32, c33)));
+  for (int64_t n = lanes() / (4 * kRows); n > 1; n /= 2) sums = sum_halves(sums, sums);
   alignas(64) float each[cpu::kMaxLanes];
   hn::Store(sums, d, each);
   for (int64_t r = 0; r < kRows; ++r) std::copy_n(each + 4 * r, 4, scores + r * stride);
 }
 
-// The step of add_weighted: four vectors of sums take one key, or two as pairs. kVectors is 1 (floats alone), 2 (pairs
-// alone) or 4.
+/// The same for two keys and four rows.
+template <class E, class T>
+HWY_INLINE void multiply_two_keys(const ListedRows<T> keys, int64_t dims, const E* q, int64_t q_stride, float* scores,
+                                  int64_t stride) {
+  using cpu::HWY_NAMESPACE::gemm_detail::multiply_add;
+  const FloatTag d;
+  FloatV c00 = hn::Zero(d), c01 = c00, c10 = c00, c11 = c00, c20 = c00, c21 = c00, c30 = c00, c31 = c00;
+  const E *q1 = q + q_stride, *q2 = q1 + q_stride, *q3 = q2 + q_stride;
+  const auto key0 = keys[0], key1 = keys[1];
+  for (int64_t at = 0; at < dims; at += numbers<E>()) {
+    if (begins_line<T>(at)) ask_for(key0, at), ask_for(key1, at);
+    const auto k0 = load_stored<E>(key0, at), k1 = load_stored<E>(key1, at);
+    const auto row = [&](const E* of, FloatV& s0, FloatV& s1) HWY_ATTR {
+      const auto x = cpu::HWY_NAMESPACE::gemm_detail::load(of + units<E>(at));
+      s0 = multiply_add(k0, x, s0), s1 = multiply_add(k1, x, s1);
+    };
+    row(q, c00, c01), row(q1, c10, c11), row(q2, c20, c21), row(q3, c30, c31);
+  }
+  FloatV sums = sum_halves(sum_blocks(c00, c01, c10, c11), sum_blocks(c20, c21, c30, c31));
+  for (int64_t n = lanes() / 8; n > 1; n /= 2) sums = sum_halves(sums, sums);
+  alignas(64) float each[cpu::kMaxLanes];
+  hn::Store(sums, d, each);
+  for (int64_t r = 0; r < 4; ++r) std::copy_n(each + 2 * r, 2, scores + r * stride);
+}
+
+// The step of add_weighted: four vectors of sums take one key, or two as pairs. kVectors is 1 (floats alone), 2 or 4.
 
 template <int kVectors, class T>
 HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, FloatV& v0, FloatV& v1, FloatV& v2,
                           FloatV& v3) {
   const auto value = values[j];
-  ask_for(value, at);
-  if constexpr (kVectors == 4 && sizeof(typename StoredRow<T>::Code) > 1) ask_for(value, at + 2 * lanes());
+  if (begins_line<T>(at)) ask_for(value, at);
+  if (kVectors == 4 && begins_line<T>(at + 2 * lanes())) ask_for(value, at + 2 * lanes());
   v0 = load_stored<float>(value, at);
-  if constexpr (kVectors == 4) {
-    v1 = load_stored<float>(value, at + lanes()), v2 = load_stored<float>(value, at + 2 * lanes());
-    v3 = load_stored<float>(value, at + 3 * lanes());
-  }
+  if constexpr (kVectors >= 2) v1 = load_stored<float>(value, at + lanes());
+  if constexpr (kVectors == 4)
+    v2 = load_stored<float>(value, at + 2 * lanes()), v3 = load_stored<float>(value, at + 3 * lanes());
 }
 template <int kVectors, class T>
 HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, WordV& v0, WordV& v1, WordV& v2,
@@ -152,7 +188,7 @@ HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, Wor
   const hn::Repartition<uint16_t, WordTag> halves;
   const auto even = values[2 * j], odd = values[2 * j + 1];
   const auto interleave = [&](int64_t from, WordV& low, WordV& high) HWY_ATTR {
-    if (stored_bytes<T>(from) % 64 == 0) ask_for(even, from), ask_for(odd, from);
+    if (begins_line<T>(from)) ask_for(even, from), ask_for(odd, from);
     const auto x = hn::BitCast(halves, load_stored<Pair>(even, from));
     const auto y = hn::BitCast(halves, load_stored<Pair>(odd, from));
     low = hn::BitCast(d, hn::InterleaveWholeLower(halves, x, y));
@@ -226,7 +262,7 @@ template <class F>
 HWY_INLINE void for_each_row_group(int64_t rows, F f) {
   int64_t r = 0;
   if constexpr (kMaxRows >= 4)
-    for (; lanes() >= 16 && r + 4 <= rows; r += 4) f.template operator()<4>(r);
+    for (; lanes() >= 8 && r + 4 <= rows; r += 4) f.template operator()<4>(r);
   if constexpr (kMaxRows >= 2)
     for (; lanes() >= 8 && r + 2 <= rows; r += 2) f.template operator()<2>(r);
   for (; r < rows; ++r) f.template operator()<1>(r);
@@ -238,7 +274,14 @@ HWY_INLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t d
                               int64_t rows, float* scores, int64_t stride) {
   for (int64_t j = 0; j < count; j += 4) {
     for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
-      multiply_four_keys<kRows>(keys.from(j), dims, q + r * q_stride, q_stride, scores + r * stride + j, stride);
+      const E* x = q + r * q_stride;
+      float* to = scores + r * stride + j;
+      if (kRows < 4 || lanes() >= 16) {
+        multiply_four_keys<kRows>(keys.from(j), dims, x, q_stride, to, stride);
+      } else {
+        multiply_two_keys(keys.from(j), dims, x, q_stride, to, stride);
+        multiply_two_keys(keys.from(j + 2), dims, x, q_stride, to + 2, stride);
+      }
     });
   }
 }
@@ -253,8 +296,11 @@ HWY_INLINE void add_values(const ListedRows<T> values, int64_t count, int64_t di
     const E* weight = weights + r * stride;
     float* sum = sums + r * sum_stride;
     int64_t at = 0;
-    for (; at + 4 * lanes() <= dims; at += 4 * lanes())
-      add_weighted<kRows, 4>(values, count, at, weight, stride, sum, sum_stride);
+    if (kRows < 4 || lanes() >= 16)
+      for (; at + 4 * lanes() <= dims; at += 4 * lanes())
+        add_weighted<kRows, 4>(values, count, at, weight, stride, sum, sum_stride);
+    for (; at + 2 * lanes() <= dims; at += 2 * lanes())
+      add_weighted<kRows, 2>(values, count, at, weight, stride, sum, sum_stride);
     for (; at < dims; at += kLeast * lanes())
       add_weighted<kRows, kLeast>(values, count, at, weight, stride, sum, sum_stride);
   });
