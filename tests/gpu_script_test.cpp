@@ -68,9 +68,10 @@ TEST_F(GpuScript, times_the_processor_in_each_arithmetic) {
   write("ejk", "echo \"$0 $*\"; echo '  \"percent_of_peak\": 50'");
   const ProcessResult result = run({"--out", out, "cpu", "--", "--threads=3"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("ejkernel_device_tests --gtest_filter=Amx.*"),
-                                HasSubstr("ejk check flash_attention_backward --kernel cpu --dtype bf16"),
-                                HasSubstr("cpu_flash_attention_bf16_dot_1.json:\n  \"percent_of_peak\": 50")));
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("ejk check --seconds 60\n"), HasSubstr("ejkernel_device_tests --gtest_filter=Amx.*"),
+                    HasSubstr("ejk check flash_attention_backward --kernel cpu --dtype bf16"),
+                    HasSubstr("cpu_flash_attention_bf16_dot_1.json:\n  \"percent_of_peak\": 50")));
   EXPECT_THAT(read_text(out + "/cpu_flash_attention_backward_bf16_dot_0.json"),
               AllOf(HasSubstr("bench flash_attention_backward --dtype bf16"),
                     HasSubstr("--config bf16_dot=0 --json --threads=3")));

@@ -15,7 +15,8 @@ usage: run.sh --out DIR [PART...] [-- ARGS]
               cuda_attention.py's, which alone runs then)
   table       the rows of the reliability table that need a GPU (ARGS: those rows only)
   sanitizer   the rows that compute-sanitizer produces
-  cpu         the machine's own processor: its matrix unit (AMX) where it has one, flash_attention's CPU kernels checked on
+  cpu         the machine's own processor, whose vectors may be wider than those of the one that the tests ran on: every
+              operation checked there, its matrix unit (AMX) where it has one, flash_attention's CPU kernels checked on
               bf16, and timed in each arithmetic (ARGS: more of ejk bench's)
   sweep       every config of the forward kernel in every cell, for its heuristic (ARGS: cuda_attention.py's)
   tune        the calls of grids/*.jsonl, on the device and on this machine's processor, and on that the named problems
@@ -147,6 +148,7 @@ part_cpu() {
     printf 'this processor has no AMX: its tests are skipped, and bf16_dot=2 is not timed\n'
     configs=("${configs[@]:0:2}")
   fi
+  "$ejk" check --seconds 60 || failed=1
   "$here/bin/ejkernel_device_tests" --gtest_filter='Amx.*' || failed=1
   for operation in flash_attention flash_attention_backward; do
     "$ejk" check "$operation" --kernel cpu --dtype bf16 --seconds 30 || failed=1

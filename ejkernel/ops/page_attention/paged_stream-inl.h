@@ -16,22 +16,16 @@ using cpu::units;
 
 /// The most rows that are computed together: four, with four keys, fill one vector of 16 lanes with their sums; with
 /// two keys one of eight, and AVX2's registers.
-inline constexpr int kMaxRows = HWY_MIN(HWY_MAX_LANES_D(FloatTag) / 2, 4);
+inline constexpr int kMaxRows = HWY_MAX_LANES_D(FloatTag) >= 8 ? 4 : 1;
 
-/// Of four vectors, the sum of each block of four lanes: a's, b's, c's and e's of the first block, then of the second.
-HWY_INLINE FloatV sum_blocks(FloatV a, FloatV b, FloatV c, FloatV e) {
+/// Sums of neighbouring lanes: those of a, then those of b.
+HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b) {
   const FloatTag d;
-  const hn::Repartition<double, FloatTag> d2;
-  const auto two = [&](FloatV x, FloatV y) HWY_ATTR {  // [x0 + x2, y0 + y2, x1 + x3, y1 + y3] of each block
-    return hn::BitCast(d2, hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y)));
-  };
-  const auto ab = two(a, b), ce = two(c, e);
-  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d2, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(d2, ab, ce)));
+  return hn::Add(hn::ConcatEven(d, b, a), hn::ConcatOdd(d, b, a));
 }
-/// The sum of both halves of the lanes: a's, then b's.
-HWY_INLINE FloatV sum_halves(FloatV a, FloatV b) {
-  const FloatTag d;
-  return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+/// Of four vectors, down to a quarter of the lanes each.
+HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b, FloatV c, FloatV e) {
+  return add_neighbours(add_neighbours(a, b), add_neighbours(c, e));
 }
 
 /// Codes of type T, each group of them with a scale of its own.
@@ -133,11 +127,11 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
     if constexpr (kRows >= 2) row(q1, c10, c11, c12, c13);
     if constexpr (kRows == 4) row(q2, c20, c21, c22, c23), row(q3, c30, c31, c32, c33);
   }
-  FloatV sums = sum_blocks(c00, c01, c02, c03);
-  if constexpr (kRows >= 2) sums = sum_halves(sums, sum_blocks(c10, c11, c12, c13));
+  FloatV sums = add_neighbours(c00, c01, c02, c03);
+  if constexpr (kRows >= 2) sums = add_neighbours(sums, add_neighbours(c10, c11, c12, c13));
   if constexpr (kRows == 4)
-    sums = sum_halves(sums, sum_halves(sum_blocks(c20, c21, c22, c23), sum_blocks(c30, c31, c32, c33)));
-  for (int64_t n = lanes() / (4 * kRows); n > 1; n /= 2) sums = sum_halves(sums, sums);
+    sums = add_neighbours(sums, add_neighbours(add_neighbours(c20, c21, c22, c23), add_neighbours(c30, c31, c32, c33)));
+  for (int64_t n = lanes() / (4 * kRows); n > 1; n /= 2) sums = add_neighbours(sums, sums);
   alignas(64) float each[cpu::kMaxLanes];
   hn::Store(sums, d, each);
   for (int64_t r = 0; r < kRows; ++r) std::copy_n(each + 4 * r, 4, scores + r * stride);
@@ -161,8 +155,8 @@ HWY_INLINE void multiply_two_keys(const ListedRows<T> keys, int64_t dims, const 
     };
     row(q, c00, c01), row(q1, c10, c11), row(q2, c20, c21), row(q3, c30, c31);
   }
-  FloatV sums = sum_halves(sum_blocks(c00, c01, c10, c11), sum_blocks(c20, c21, c30, c31));
-  for (int64_t n = lanes() / 8; n > 1; n /= 2) sums = sum_halves(sums, sums);
+  FloatV sums = add_neighbours(add_neighbours(c00, c01, c10, c11), add_neighbours(c20, c21, c30, c31));
+  for (int64_t n = lanes() / 8; n > 1; n /= 2) sums = add_neighbours(sums, sums);
   alignas(64) float each[cpu::kMaxLanes];
   hn::Store(sums, d, each);
   for (int64_t r = 0; r < 4; ++r) std::copy_n(each + 2 * r, 2, scores + r * stride);
@@ -261,10 +255,10 @@ HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t 
 template <class F>
 HWY_INLINE void for_each_row_group(int64_t rows, F f) {
   int64_t r = 0;
-  if constexpr (kMaxRows >= 4)
+  if constexpr (kMaxRows == 4) {
     for (; lanes() >= 8 && r + 4 <= rows; r += 4) f.template operator()<4>(r);
-  if constexpr (kMaxRows >= 2)
     for (; lanes() >= 8 && r + 2 <= rows; r += 2) f.template operator()<2>(r);
+  }
   for (; r < rows; ++r) f.template operator()<1>(r);
 }
 
