@@ -82,7 +82,9 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     are not tuned yet are, and compiling f then finds them tuned."""
     calls = _counted_calls(f, args, kwargs)
     if not calls:
-        return "no calls of ejkernel"
+        return (
+            "no calls of ejkernel on JAX arrays; NumPy arrays that the function brings itself are computed with at once"
+        )
     return "\n\n".join(_paragraph(call, specs, count) for (call, specs), count in calls.items())
 
 

@@ -44,6 +44,12 @@ class Call:
 
 
 def specs_of(avals: Sequence[Any]) -> tuple[Spec, ...]:
+    for aval in avals:
+        if not all(isinstance(extent, int) for extent in aval.shape):
+            raise _library.InvalidArgument(
+                f"ejkernel: shapes must be numbers, since every shape has a plan of its own, got {list(aval.shape)}; "
+                "trace or export the function once for each"
+            )
     return tuple(Spec(name_of(aval.dtype), tuple(aval.shape)) for aval in avals)
 
 

@@ -221,7 +221,7 @@ def test_what_xla_serves_and_what_is_no_call_is_said():
     assert "mean_pooling(x f32[2, 3, 4]) -> out f32[2, 4]\n  kernel xla: jax.numpy, compiled by XLA; asked for" == asked
     reference = ejkernel.explain(lambda x: ejkernel.mean_pooling(x, platform="reference"), x)
     assert "  kernel reference, from heuristics" in reference
-    assert ejkernel.explain(jnp.sin, x) == "no calls of ejkernel"
+    assert ejkernel.explain(jnp.sin, x).startswith("no calls of ejkernel on JAX arrays;")
 
 
 def test_explanation_and_program_agree_where_only_a_reference_would_serve():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -174,3 +175,22 @@ def test_a_second_derivative_is_refused_as_that():
     x = jnp.ones((1, 4, 2, 8))
     with pytest.raises(ejkernel.Unsupported, match="flash_attention.*there is no second one"):
         jax.hessian(lambda q: ejkernel.flash_attention(q, x, x).out.sum())(x)
+
+
+def test_a_shape_that_is_not_known_while_a_program_is_traced_is_refused():
+    (batch,) = jax.export.symbolic_shape("b")
+    query = jax.ShapeDtypeStruct((batch, 8, 2, 8), jnp.float32)
+    with pytest.raises(ejkernel.InvalidArgument, match=r"shapes must be numbers.*got \[b, 8, 2, 8\]"):
+        jax.export.export(jax.jit(lambda q: ejkernel.flash_attention(q, q, q).out))(query)
+
+
+def test_a_key_of_jax_random_is_a_dropout_seed():
+    query = jnp.ones((1, 8, 2, 8))
+
+    def dropped(seed):
+        return ejkernel.flash_attention(query, query, query, dropout_prob=0.5, dropout_seed=seed).out
+
+    words = dropped(jnp.array([0, 7], jnp.uint32))
+    np.testing.assert_array_equal(dropped(jax.random.key(7)), words)
+    np.testing.assert_array_equal(jax.jit(dropped)(jax.random.key(7)), words)
+    assert not np.array_equal(dropped(jax.random.key(8)), words)

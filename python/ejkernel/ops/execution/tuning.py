@@ -36,7 +36,8 @@ def autotune_recorded(
     invocations: Iterable[Invocation] | None = None, *, executor: Executor | None = None
 ) -> ConfigCache:
     """Finds a config for each of these invocations, or of all recorded ones, where there is a choice, and puts it
-    into the executor's caches. What was found is returned, and can be an overlay."""
+    into the executor's caches. What was found is returned, and can be an overlay. Kernels that choose for themselves have
+    one candidate, and so nothing is found for them: the library's are, whose calls `ejkernel.tune` tunes."""
     selector = (executor or default_executor()).selector
     found = ConfigCache()
     for invocation in get_invocations() if invocations is None else invocations:
