@@ -429,8 +429,9 @@ TEST_F(StoreFiles, any_call_may_fail) {
     EXPECT_TRUE(now == "new" || (!kept && now == "old")) << now << " after call " << k;
     EXPECT_EQ(files().size(), 1u) << "after call " << k;
     fail_store_call(k);
-    store.find(key("k"));
+    const auto read = store.find(key("k"));
     fail_store_call(0);
+    EXPECT_TRUE(!read || read->value == now) << "call " << k << " of a reader";
     EXPECT_EQ(value_of(key("k")), now) << "a record that could not be read is not damaged";
     ASSERT_LT(k, 100);
   }

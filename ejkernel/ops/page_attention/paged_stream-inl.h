@@ -28,6 +28,15 @@ HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b, FloatV c, FloatV e) {
   return add_neighbours(add_neighbours(a, b), add_neighbours(c, e));
 }
 
+/// The sums of each block of four lanes: [a's, b's, c's, e's] of one block after the other.
+HWY_INLINE FloatV add_blocks(FloatV a, FloatV b, FloatV c, FloatV e) {
+  const FloatTag d;
+  const hn::Repartition<double, FloatTag> twos;
+  const auto ab = hn::BitCast(twos, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto ce = hn::BitCast(twos, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(twos, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(twos, ab, ce)));
+}
+
 /// Codes of type T, each group of them with a scale of its own.
 template <class T>
 struct Grouped {};
@@ -155,8 +164,8 @@ HWY_INLINE void multiply_two_keys(const ListedRows<T> keys, int64_t dims, const 
     };
     row(q, c00, c01), row(q1, c10, c11), row(q2, c20, c21), row(q3, c30, c31);
   }
-  FloatV sums = add_neighbours(add_neighbours(c00, c01, c10, c11), add_neighbours(c20, c21, c30, c31));
-  for (int64_t n = lanes() / 8; n > 1; n /= 2) sums = add_neighbours(sums, sums);
+  const FloatV low = add_blocks(c00, c01, c10, c11), high = add_blocks(c20, c21, c30, c31);
+  const FloatV sums = hn::Add(hn::ConcatLowerLower(d, high, low), hn::ConcatUpperUpper(d, high, low));
   alignas(64) float each[cpu::kMaxLanes];
   hn::Store(sums, d, each);
   for (int64_t r = 0; r < 4; ++r) std::copy_n(each + 2 * r, 2, scores + r * stride);
@@ -266,18 +275,14 @@ HWY_INLINE void for_each_row_group(int64_t rows, F f) {
 template <class E, class T>
 HWY_INLINE void multiply_keys(const ListedRows<T> keys, int64_t count, int64_t dims, const E* q, int64_t q_stride,
                               int64_t rows, float* scores, int64_t stride) {
-  for (int64_t j = 0; j < count; j += 4) {
-    for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
-      const E* x = q + r * q_stride;
-      float* to = scores + r * stride + j;
-      if (kRows < 4 || lanes() >= 16) {
-        multiply_four_keys<kRows>(keys.from(j), dims, x, q_stride, to, stride);
-      } else {
-        multiply_two_keys(keys.from(j), dims, x, q_stride, to, stride);
-        multiply_two_keys(keys.from(j + 2), dims, x, q_stride, to + 2, stride);
-      }
-    });
-  }
+  for_each_row_group(rows, [&]<int kRows>(int64_t r) HWY_ATTR {
+    const E* x = q + r * q_stride;
+    float* to = scores + r * stride;
+    if (kRows < 4 || lanes() >= 16)
+      for (int64_t j = 0; j < count; j += 4) multiply_four_keys<kRows>(keys.from(j), dims, x, q_stride, to + j, stride);
+    else
+      for (int64_t j = 0; j < count; j += 2) multiply_two_keys(keys.from(j), dims, x, q_stride, to + j, stride);
+  });
 }
 
 /// sums[row] += weights[row] * values, for `rows` rows and `count` values of `dims` numbers: whole vectors of E. Of an
@@ -304,34 +309,37 @@ HWY_INLINE void add_values(const ListedRows<T> values, int64_t count, int64_t di
 //
 // The loops above are inlined here: a second call per row of places would cost some per cent of decode.
 
-/// ListedRows whose dtype is known at run time.
+/// ListedRows of some heads, whose dtype is known at run time.
 struct StoredRows {
   DType dtype;
   const std::byte* const* rows;
   int64_t skip;                   ///< bytes
   const std::byte* const* ahead;  ///< what to ask memory for meanwhile
   int64_t ahead_skip;
-  const float* scales = nullptr;  ///< of groups of codes; null: none
-  int64_t groups = 0, group = 1;  ///< and how many codes share one
+  int64_t heads = 1, head_bytes = 0;  ///< from a head's rows to the next one's
+  const float* scales = nullptr;      ///< of groups of codes; null: none
+  int64_t groups = 0, group = 1;      ///< and how many codes share one
 
   template <class T>
-  ListedRows<T> as() const {
-    return {rows, skip, ahead, ahead_skip, scales, groups, std::countr_zero(static_cast<uint64_t>(group))};
+  ListedRows<T> of_head(int64_t n) const {
+    const int64_t bytes = n * head_bytes;
+    return {
+        rows, skip + bytes, ahead, ahead_skip + bytes, scales, groups, std::countr_zero(static_cast<uint64_t>(group))};
   }
 };
 
-/// Calls f with the ListedRows that these are; pairs are of types that are exact in bf16, and have no groups.
+/// Calls f.operator()<T>() for the rows' type; pairs are of types that are exact in bf16, and have no groups.
 template <class E, class F>
 void with_type(const StoredRows& rows, F f) {
   constexpr bool kPairs = std::is_same_v<E, Pair>;
   const auto code = [&]<class T>() {
     if constexpr (!kPairs)
-      if (rows.scales != nullptr) return f(rows.as<Grouped<T>>());
-    return f(rows.as<T>());
+      if (rows.scales != nullptr) return f.template operator()<Grouped<T>>();
+    return f.template operator()<T>();
   };
   switch (rows.dtype) {
     case DType::bf16:
-      return f(rows.as<bf16_t>());
+      return f.template operator()<bf16_t>();
     case DType::i8:
       return code.template operator()<int8_t>();
     case DType::e4m3:
@@ -341,21 +349,31 @@ void with_type(const StoredRows& rows, F f) {
     case DType::i4:
       return code.template operator()<Nibbles>();
     default:
-      if constexpr (!kPairs) return rows.dtype == DType::f16 ? f(rows.as<f16_t>()) : f(rows.as<float>());
+      if constexpr (!kPairs)
+        return rows.dtype == DType::f16 ? f.template operator()<f16_t>() : f.template operator()<float>();
   }
 }
 
+/// Of each head: `rows` rows of q, and of scores, follow those of the head before.
 template <class E>
 void multiply_keys(const StoredRows& keys, int64_t count, int64_t dims, const E* q, int64_t q_stride, int64_t rows,
                    float* scores, int64_t stride) {
-  with_type<E>(keys, [&](const auto& typed) { multiply_keys(typed, count, dims, q, q_stride, rows, scores, stride); });
+  with_type<E>(keys, [&]<class T>() HWY_ATTR {
+    for (int64_t n = 0; n < keys.heads; ++n)
+      multiply_keys(keys.of_head<T>(n), count, dims, q + n * rows * q_stride, q_stride, rows,
+                    scores + n * rows * stride, stride);
+  });
 }
 
+/// Of each head: `rows` rows of weights, and of sums, follow those of the head before.
 template <class E>
 void add_values(const StoredRows& values, int64_t count, int64_t dims, const E* weights, int64_t stride, int64_t rows,
                 float* sums, int64_t sum_stride) {
-  with_type<E>(values,
-               [&](const auto& typed) { add_values(typed, count, dims, weights, stride, rows, sums, sum_stride); });
+  with_type<E>(values, [&]<class T>() HWY_ATTR {
+    for (int64_t n = 0; n < values.heads; ++n)
+      add_values(values.of_head<T>(n), count, dims, weights + n * rows * stride, stride, rows,
+                 sums + n * rows * sum_stride, sum_stride);
+  });
 }
 
 // So many loops take a compiler long: they are compiled apart from what calls them and from each other, in

@@ -227,33 +227,48 @@ class Stream {
     find_live();
     // All kv heads take a row of keys before the next one: memory is read in the order in which it lies there.
     for (int64_t begin = 0; begin < places_; begin += kColumns)
-      for (int64_t g = 0; g < p_.num_kv_heads; ++g)
+      for (int64_t g = 0, end; g < p_.num_kv_heads; g = end) {
+        end = end_of_run(key_, g);
         if (key_pairs_)
-          multiply<Pair>(g, begin);
+          multiply<Pair>(g, end, begin);
         else
-          multiply<float>(g, begin);
+          multiply<float>(g, end, begin);
+      }
     for (int64_t g = 0; g < p_.num_kv_heads; ++g) weigh(g);
     if (!call_.out.present()) return;
     for (int64_t begin = 0; begin < places_; begin += kColumns)
-      for (int64_t g = 0; g < p_.num_kv_heads; ++g)
+      for (int64_t g = 0, end; g < p_.num_kv_heads; g = end) {
+        end = end_of_run(value_, g);
         if (!s_.has_weights[g])
           continue;
         else if (has_pairs(g))
-          add<Pair>(g, begin);
+          add<Pair>(g, end, begin);
         else
-          add<float>(g, begin);
+          add<float>(g, end, begin);
+      }
+  }
+
+  /// The kv heads from g on whose rows are computed with as they lie in memory, and alike: one call for all of them.
+  int64_t end_of_run(const Source& from, int64_t g) const {
+    int64_t end = g + 1;
+    if (!from.direct || !all_live_ || from.groups > 1) return end;
+    const auto is_alike = [&](int64_t other) {
+      return &from == &key_ || (s_.has_weights[other] == s_.has_weights[g] && has_pairs(other) == has_pairs(g));
+    };
+    while (end < p_.num_kv_heads && is_alike(end)) ++end;
+    return end;
   }
 
   bool has_pairs(int64_t kv_head) const { return value_pairs_ && !s_.tiny_values[kv_head]; }
   float* scores(int64_t kv_head) const { return s_.scores + kv_head * rows_ * block_; }
   float* sums(int64_t kv_head) const { return s_.sums + kv_head * rows_ * stride_; }
 
-  /// Scores of a kv head's rows and the row of keys from place `begin` on.
+  /// Scores of the rows of kv heads [g, end) and the row of keys from place `begin` on.
   template <class E>
-  void multiply(int64_t g, int64_t begin) {
+  void multiply(int64_t g, int64_t end, int64_t begin) {
     const int64_t stride = padded(units<E>(p_.head_dim));
     const StoredRows keys =
-        rows_of(key_, s_.key_rows, s_.key_offsets, s_.key_scales[turn_], g, begin, s_.wide_keys, s_.keys);
+        rows_of(key_, s_.key_rows, s_.key_offsets, s_.key_scales[turn_], g, end, begin, s_.wide_keys, s_.keys);
     multiply_keys(keys, columns_, cpu::round_up(p_.head_dim, lanes()),
                   reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, scores(g) + begin,
                   block_);
@@ -284,11 +299,11 @@ class Stream {
       factors[p] = s_.live[p] == 0 ? 0.0f : static_cast<float>(all * scales[offsets[p]]);
   }
 
-  /// Adds the row of values from place `begin` on by their weights.
+  /// Adds the row of values from place `begin` on by their weights, to the sums of kv heads [g, end).
   template <class E>
-  void add(int64_t g, int64_t begin) {
-    const StoredRows values =
-        rows_of(value_, s_.value_rows, s_.value_offsets, s_.value_scales[turn_], g, begin, s_.wide_values, s_.values);
+  void add(int64_t g, int64_t end, int64_t begin) {
+    const StoredRows values = rows_of(value_, s_.value_rows, s_.value_offsets, s_.value_scales[turn_], g, end, begin,
+                                      s_.wide_values, s_.values);
     add_values(values, columns_, cpu::round_up(p_.value_dim, lanes()),
                reinterpret_cast<const E*>(scores(g)) + units<E>(begin), block_, rows_, sums(g), stride_);
   }
@@ -318,14 +333,16 @@ class Stream {
     return {begin, std::clamp<int64_t>(range.end - first_, begin, count_)};
   }
 
-  /// A row of places from `begin` on as it is computed with: the tensor's own rows, or floats; zeros in place of keys
-  /// that nobody sees. Ahead of it are the rows of the next places.
+  /// A row of places from `begin` on as kv heads [kv_head, end), a run, compute with it: the tensor's own rows, or
+  /// floats; zeros in place of keys that nobody sees. Ahead of it are the rows of the next places.
   StoredRows rows_of(const Source& from, const std::byte** const* found, const int64_t* const* offsets,
-                     const int64_t* scales, int64_t kv_head, int64_t begin, float* wide, const std::byte** rows) const {
-    const int64_t skip = kv_head * from.strides.head * bits(from.x->dtype) / 8, dims = from.x->shape[-1];
+                     const int64_t* scales, int64_t kv_head, int64_t end, int64_t begin, float* wide,
+                     const std::byte** rows) const {
+    const int64_t head_bytes = from.strides.head * bits(from.x->dtype) / 8, dims = from.x->shape[-1];
+    const int64_t skip = kv_head * head_bytes;
     const std::byte** here = found[turn_] + begin;
     const std::byte** ahead = begin + kColumns < places_ ? here + kColumns : has_next_ ? found[1 - turn_] : here;
-    StoredRows result = {from.direct ? from.x->dtype : DType::f32, rows, 0, ahead, skip};
+    StoredRows result = {from.direct ? from.x->dtype : DType::f32, rows, 0, ahead, skip, end - kv_head, head_bytes};
     if (from.groups > 1) {
       load_group_scales(from, scales + begin, s_.live + begin, kv_head);
       result.scales = s_.group_scales, result.groups = from.groups, result.group = dims / from.groups;
