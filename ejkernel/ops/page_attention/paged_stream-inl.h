@@ -28,12 +28,12 @@ HWY_INLINE FloatV add_neighbours(FloatV a, FloatV b, FloatV c, FloatV e) {
   return add_neighbours(add_neighbours(a, b), add_neighbours(c, e));
 }
 
-/// The sums of each block of four lanes: [a's, b's, c's, e's] of one block after the other.
+/// The same sums, in the same order, of each block of four lanes: [a's, b's, c's, e's] of one block after the other.
 HWY_INLINE FloatV add_blocks(FloatV a, FloatV b, FloatV c, FloatV e) {
   const FloatTag d;
   const hn::Repartition<double, FloatTag> twos;
-  const auto ab = hn::BitCast(twos, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  const auto ce = hn::BitCast(twos, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  const auto ab = hn::BitCast(twos, hn::Add(hn::InterleaveEven(d, a, b), hn::InterleaveOdd(d, a, b)));
+  const auto ce = hn::BitCast(twos, hn::Add(hn::InterleaveEven(d, c, e), hn::InterleaveOdd(d, c, e)));
   return hn::Add(hn::BitCast(d, hn::InterleaveLower(twos, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(twos, ab, ce)));
 }
 
@@ -146,7 +146,7 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
   for (int64_t r = 0; r < kRows; ++r) std::copy_n(each + 4 * r, 4, scores + r * stride);
 }
 
-/// The same for two keys and four rows.
+/// The same for two keys and four rows; each sum has the order that multiply_four_keys gives it.
 template <class E, class T>
 HWY_INLINE void multiply_two_keys(const ListedRows<T> keys, int64_t dims, const E* q, int64_t q_stride, float* scores,
                                   int64_t stride) {
