@@ -172,9 +172,8 @@ bool claims_rows_twice(const Problem& p) {
 PagedCpuConfig paged_cpu_heuristic(const PagedCall& call, const DeviceProperties& device) {
   const Problem& p = call.problem;
   PagedCpuConfig config;
-  // Processors with a matrix unit multiply pairs in vectors at half the rate of floats: that pays where nothing has to
-  // be widened, not where codes must be packed to pairs.
-  const bool has_fast_pairs = cpu::has_bf16_dot() && (p.key.dtype == DType::bf16 || cpu::matrix_unit() == nullptr);
+  // Processors with a matrix unit multiply pairs in vectors at half the rate of floats: it never pays there.
+  const bool has_fast_pairs = cpu::has_bf16_dot() && cpu::matrix_unit() == nullptr;
   config.stream_dot = p.query.dtype == DType::bf16 && has_fast_pairs ? 1 : 0;
   if (call.batch_invariant) {  // nothing that depends on the batch
     config.split_keys = 512;
