@@ -180,6 +180,12 @@ PagedCpuConfig paged_cpu_heuristic(const PagedCall& call, const DeviceProperties
     return config;
   }
   static_cast<CpuConfig&>(config) = cpu_heuristic<CpuConfig>(p, device);
+  // Sequences that stream have no tiles, and one may have all the other rows: so many tiles there are in any case.
+  const auto tiles = [&](int block_q) {
+    return p.num_kv_heads * cpu::ceil_div(p.q_rows * p.group(), int64_t{block_q});
+  };
+  while (config.block_q > 32 && tiles(config.block_q) < (config.block_q > 128 ? 4 : 1) * device.num_units)
+    config.block_q /= 2;
   config.split_keys = 2048;
   while (config.split_keys > 256 &&
          static_cast<double>(p.num_sequences) * static_cast<double>(splits_of(p.k_rows, config)) < 8 * device.num_units)

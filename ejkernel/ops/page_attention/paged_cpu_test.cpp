@@ -325,6 +325,27 @@ TEST(PagedCpu, a_matrix_units_processor_multiplies_floats_in_vectors) {
   EXPECT_EQ(stream_dot(DType::bf16, DType::i8), 0);
 }
 
+/// 31 sequences that decode, beside a chunk of one, are no tiles.
+TEST(PagedCpu, tiles_are_enough_for_the_threads_whatever_sequences_decode) {
+  const testing::ScopedEmulatedMatrixUnit unit;
+  const auto block_q = [](int64_t tokens, int64_t sequences, int64_t q_heads, int64_t kv_heads, int threads) {
+    const Call<RaggedPageAttention> call{
+        .inputs = {.queries = Tensor(nullptr, DType::bf16, {tokens, q_heads, 128}),
+                   .kv_pages = Tensor(nullptr, DType::bf16, {100, 16, 2 * kv_heads, 128}),
+                   .context_lens = Tensor(nullptr, DType::i32, {sequences}),
+                   .block_tables = Tensor(nullptr, DType::i32, {sequences, 40}),
+                   .query_start_loc = Tensor(nullptr, DType::i32, {sequences + 1}),
+                   .num_seqs = Tensor(nullptr, DType::i32, {1})},
+        .params = {},
+        .outputs = {}};
+    return attn::paged_cpu_heuristic(attn::paged_call(call), {.num_units = threads}).block_q;
+  };
+  EXPECT_EQ(block_q(512 + 31, 32, 8, 2, 16), 128);
+  EXPECT_EQ(block_q(512 + 31, 32, 8, 2, 2), 512);
+  EXPECT_EQ(block_q(56, 3, 16, 8, 16), 64) << "a tile of 128 for each of eight kv heads leaves threads without work";
+  EXPECT_EQ(block_q(56, 3, 16, 8, 8), 128);
+}
+
 TEST(PagedCpu, a_nan_logit_reaches_its_own_rows_and_no_other_sequence) {
   for (const int64_t queries : {1, 40}) {
     Problem p(5);
