@@ -429,7 +429,8 @@ TEST(PagedCpu, values_below_what_dot_instructions_keep_are_not_lost) {
       const auto is_tiny = [&](int64_t kv_head) { return tiny == 2 || tiny == kv_head; };
       for (int64_t n = 0; n < p.in.kv_pages.num_elements(); ++n)
         if (n / 32 % 2 == 1 && is_tiny(n / 64 % 2)) set(p.in.kv_pages, n, get(p.in.kv_pages, n) * 1e-38);
-      const auto actual = ragged_page_attention(p.in, p.params, {.plan = kCpu});
+      const PlanOptions pairs{.kernel = "cpu", .config = ConfigValues{{"stream_dot", 1}}};
+      const auto actual = ragged_page_attention(p.in, p.params, {.plan = pairs});
       const auto expected = ragged_page_attention(p.in, p.params, {.plan = kReference});
       for (int64_t n = 0; n < queries * 4 * 32; ++n)
         EXPECT_NEAR(get(actual.out, n), get(expected.out, n), is_tiny(n / 64 % 2) ? 1e-40 : 2e-2)
