@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "ejkernel/runtime/registry.h"
+#include "ejkernel/testing/mutants.h"
 #include "tests/support.h"
 
 namespace ejk::testing {
@@ -185,25 +186,16 @@ TEST(Lists, that_lack_a_line_are_noticed) {
 
 /// A seeded fault whose text has gone counts against T-06, half an hour after somebody asks for that row.
 TEST(Lists, of_mutants_quote_their_files) {
-  std::istringstream lines(read_text(kSourceFolder / "tests/mutants/mutants.txt"));
-  std::string name, file, text;
-  size_t mutants = 0;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty()) {
-      name.clear(), file.clear(), text.clear();
-    } else if (line.starts_with("- ")) {
-      ++mutants;
-      text = read_text(kSourceFolder / file);
-      EXPECT_NE(text.find(line.substr(2)), text.npos) << name << ": " << file << " has no '" << line.substr(2) << "'";
-    } else if (line.starts_with("+ ")) {
-      EXPECT_FALSE(text.empty()) << name << " has no text that goes";
-    } else if (line.starts_with("= ")) {
-      EXPECT_TRUE(fs::exists(kSourceFolder / line.substr(2))) << name << ": " << line.substr(2);
-    } else if (!line.starts_with("# ")) {
-      (name.empty() ? name : file) = line;
-    }
+  const std::vector<Mutant> mutants = read_mutants(kSourceFolder / "tests/mutants/mutants.txt");
+  EXPECT_GE(mutants.size(), 20u);
+  for (const Mutant& mutant : mutants) {
+    const std::string text = read_text(kSourceFolder / mutant.file);
+    EXPECT_FALSE(mutant.before.empty()) << mutant.name << " has no text that goes";
+    EXPECT_NE(text.find(mutant.before), text.npos)
+        << mutant.name << ": " << mutant.file << " has no '" << mutant.before << "'";
+    for (const std::string& source : mutant.sources)
+      EXPECT_TRUE(fs::exists(kSourceFolder / source)) << mutant.name << ": " << source;
   }
-  EXPECT_GE(mutants, 20u);
 }
 
 TEST(Lists, have_a_line_for_every_operation_folder) {

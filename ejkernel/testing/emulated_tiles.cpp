@@ -19,7 +19,9 @@ struct Tile {
   uint32_t words[kSide][kSide];
 };
 thread_local Tile tiles[8];
+thread_local cpu::TileShapes shapes;
 thread_local bool configured = false;
+thread_local int configured_few = 0;
 std::atomic<int64_t> products = 0, threads_configured = 0;
 
 float without_subnormals(float x) {
@@ -43,16 +45,20 @@ struct EmulatedTiles {
   }
   template <int kTile>
   static void load(const void* rows, int64_t stride) {
-    for (int r = 0; r < kSide; ++r)
-      std::memcpy(tiles[kTile].words[r], static_cast<const std::byte*>(rows) + r * stride, sizeof(Tile) / kSide);
+    tiles[kTile] = {};
+    for (int r = 0; r < shapes.rows[kTile]; ++r)
+      std::memcpy(tiles[kTile].words[r], static_cast<const std::byte*>(rows) + r * stride, shapes.row_bytes[kTile]);
   }
   template <int kTile>
   static void store(void* rows, int64_t stride) {
-    for (int r = 0; r < kSide; ++r)
-      std::memcpy(static_cast<std::byte*>(rows) + r * stride, tiles[kTile].words[r], sizeof(Tile) / kSide);
+    for (int r = 0; r < shapes.rows[kTile]; ++r)
+      std::memcpy(static_cast<std::byte*>(rows) + r * stride, tiles[kTile].words[r], shapes.row_bytes[kTile]);
   }
   template <int kSums, int kLeft, int kRight>
   static void dot() {
+    if (shapes.rows[kSums] != shapes.rows[kLeft] || shapes.row_bytes[kSums] != shapes.row_bytes[kRight] ||
+        shapes.row_bytes[kLeft] != 4 * shapes.rows[kRight])
+      throw std::logic_error("tiles whose shapes do not fit");
     const Tile &left = tiles[kLeft], &right = tiles[kRight];
     float right_even[kSide][kSide], right_odd[kSide][kSide];
     for (int k = 0; k < kSide; ++k)
@@ -60,7 +66,7 @@ struct EmulatedTiles {
         right_even[k][n] = even(right.words[k][n]);
         right_odd[k][n] = odd(right.words[k][n]);
       }
-    for (int m = 0; m < kSide; ++m) {
+    for (int m = 0; m < shapes.rows[kSums]; ++m) {
       float evens[kSide] = {}, odds[kSide] = {};
       for (int k = 0; k < kSide; ++k) {
         const float x = even(left.words[m][k]), y = odd(left.words[m][k]);
@@ -78,11 +84,22 @@ struct EmulatedTiles {
   }
 };
 
+void set_shapes(const cpu::TileShapes& wanted, int few) {
+  shapes = wanted, configured_few = few;
+  std::fill_n(tiles, 8, Tile{});
+}
+
 void configure() {
   if (configured) throw std::logic_error("this thread's tiles are configured already");
   configured = true;
   ++threads_configured;
-  std::fill_n(tiles, 8, Tile{});
+  set_shapes({}, 0);
+}
+
+void configure_few(int few) {
+  if (!configured) throw std::logic_error("this thread's tiles are not configured");
+  if (few < 1 || few > kSide) throw std::logic_error("more rows than a tile has, or none");
+  set_shapes(cpu::FewProduct<EmulatedTiles>::shapes(few), few);
 }
 
 void release() {
@@ -90,16 +107,38 @@ void release() {
   --threads_configured;
 }
 
-void multiply(const cpu::Gemm<cpu::Pair>& g, bool add) {
+/// A product is about to begin, for which tiles are configured with so few rows; 0: full ones.
+void begin(bool fits, int64_t few) {
   if (!configured) throw std::logic_error("this thread's tiles are not configured");
+  if (few != configured_few) throw std::logic_error("this thread's tiles are configured for another product");
+  if (!fits) throw std::logic_error("a matrix is not whole tiles");
   ++products;
+}
+
+void multiply(const cpu::Gemm<cpu::Pair>& g, bool add) {
+  begin(true, 0);
   cpu::TileProduct<EmulatedTiles>(g, add).run();
+}
+
+void multiply_few_columns(const cpu::Gemm<cpu::Pair>& g) {
+  begin(g.m % (2 * kSide) == 0 && g.k % kSide == 0 && g.n == (configured_few + 3) / 4 * 4, configured_few);
+  cpu::FewProduct<EmulatedTiles>::multiply_columns(g);
+}
+
+void add_few_rows(const cpu::Gemm<cpu::Pair>& g) {
+  begin(g.n % (2 * kSide) == 0 && g.k % kSide == 0, g.m);
+  cpu::FewProduct<EmulatedTiles>::add_rows(g);
 }
 
 }  // namespace
 
 const cpu::MatrixUnit& emulated_matrix_unit() {
-  static constexpr cpu::MatrixUnit kUnit = {.configure = configure, .release = release, .multiply = multiply};
+  static constexpr cpu::MatrixUnit kUnit = {.configure = configure,
+                                            .release = release,
+                                            .multiply = multiply,
+                                            .configure_few = configure_few,
+                                            .multiply_few_columns = multiply_few_columns,
+                                            .add_few_rows = add_few_rows};
   return kUnit;
 }
 

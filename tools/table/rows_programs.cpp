@@ -6,12 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <regex>
-#include <sstream>
 
 #include "ejkernel/core/validate.h"
 #include "ejkernel/runtime/problem.h"
+#include "ejkernel/testing/mutants.h"
 #include "ejkernel/testing/process.h"
 #include "ejkernel/testing/rebuild.h"
 #include "tools/table/rows.h"
@@ -25,40 +24,6 @@ using Json = nlohmann::json;
 std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-struct Mutant {
-  std::string name, file, before, after;
-  std::vector<std::string> sources;  ///< what is compiled again
-};
-
-std::vector<Mutant> read_mutants(const fs::path& path) {
-  std::vector<Mutant> mutants;
-  std::ifstream lines(path);
-  std::optional<Mutant> current;
-  auto finish = [&] {
-    if (current && current->sources.empty()) current->sources.push_back(current->file);
-    if (current) mutants.push_back(*current);
-    current.reset();
-  };
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty())
-      finish();
-    else if (line.starts_with("# "))
-      continue;
-    else if (!current)
-      current = Mutant{.name = line, .file = {}, .before = {}, .after = {}, .sources = {}};
-    else if (line.starts_with("- "))
-      current->before = line.substr(2);
-    else if (line.starts_with("+ "))
-      current->after = line.substr(2);
-    else if (line.starts_with("= "))
-      current->sources.push_back(line.substr(2));
-    else
-      current->file = line;
-  }
-  finish();
-  return mutants;
 }
 
 /// The beginning of what a compiler said, with names relative to the tree: records travel.

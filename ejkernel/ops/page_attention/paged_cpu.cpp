@@ -6,6 +6,7 @@
 #include "ejkernel/core/untrusted.h"
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
 #include "ejkernel/platform/cpu/amx.h"
+#include "ejkernel/platform/cpu/bf16_dot.h"
 #include "ejkernel/platform/cpu/layout.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
 #include "ejkernel/platform/cpu/simd_target.h"
@@ -18,6 +19,11 @@ Support supports_paged_cpu(const PagedCall& call) {
     if (dtype == DType::f64)
       return Support::no(std::string(name) + " dtype must not be f64: this kernel accumulates in float32");
   return Support::yes();
+}
+
+Support paged_cpu_runs_here(const PagedCpuConfig& config) {
+  const Support tiles = runs_here(config);
+  return tiles.ok ? cpu::bf16_dot_runs_here(config.stream_dot, "stream_dot") : tiles;
 }
 
 namespace {
@@ -167,14 +173,28 @@ bool claims_rows_twice(const Problem& p) {
   return false;
 }
 
+/// What multiplies the products of decode.
+int best_stream_dot(const PagedCall& call) {
+  const Problem& p = call.problem;
+  if (p.query.dtype != DType::bf16) return 0;
+  if (cpu::matrix_unit() == nullptr) return cpu::has_bf16_dot() ? 1 : 0;
+  // Rows of a kv head that stream together; under batch_invariant those of one position, whatever the batch.
+  const int64_t positions =
+      call.batch_invariant
+          ? 1
+          : std::min(stream_positions(p), cpu::ceil_div(p.q_rows, std::max<int64_t>(p.num_sequences, 1)));
+  // The unit takes 16 rows in the time of one. Processors that have it multiply pairs in vectors at half the rate of
+  // floats, which gains nothing beyond noise.
+  constexpr int64_t kFewestRows = 8;
+  return p.group() * positions >= kFewestRows ? 2 : 0;
+}
+
 }  // namespace
 
 PagedCpuConfig paged_cpu_heuristic(const PagedCall& call, const DeviceProperties& device) {
   const Problem& p = call.problem;
   PagedCpuConfig config;
-  // Processors with a matrix unit multiply pairs in vectors at half the rate of floats: it never pays there.
-  const bool has_fast_pairs = cpu::has_bf16_dot() && cpu::matrix_unit() == nullptr;
-  config.stream_dot = p.query.dtype == DType::bf16 && has_fast_pairs ? 1 : 0;
+  config.stream_dot = best_stream_dot(call);
   if (call.batch_invariant) {  // nothing that depends on the batch
     config.split_keys = 512;
     return config;
@@ -207,7 +227,9 @@ std::vector<PagedCpuConfig> paged_cpu_candidates(const PagedCall& call, const De
       }
   };
   streams(best, {256, 512, 1024, 2048, 4096, 16384}, {32, 64, 128});
-  if (call.problem.query.dtype == DType::bf16) all.emplace_back(best).stream_dot = 1 - best.stream_dot;
+  const int dots = call.problem.query.dtype != DType::bf16 ? 1 : cpu::matrix_unit() == nullptr ? 2 : 3;
+  for (int dot = 0; dot < dots; ++dot)
+    if (dot != best.stream_dot) all.emplace_back(best).stream_dot = dot;
   if (!may_use_tiles(call)) return all;
   for (const CpuConfig& tiles : cpu_candidates<CpuConfig>(call.problem))
     if (tiles.block_q >= 64 && tiles.block_k >= 64) streams(tiles, {best.split_keys}, {best.stream_block});

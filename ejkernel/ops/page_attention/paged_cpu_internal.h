@@ -31,9 +31,10 @@ struct PagedCpuConfig : CpuConfig {
         config_field<&PagedCpuConfig::split_keys, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536>(
             "split_keys", "keys of a decode task; parts of a sequence are merged in order"),
         config_field<&PagedCpuConfig::stream_block, 32, 64, 128>("stream_block", "keys that decode computes together"),
-        config_field<&PagedCpuConfig::stream_dot, 0, 1>("stream_dot",
-                                                        "bf16_dot of decode: 1 multiplies bf16 queries and weights "
-                                                        "rounded to bf16 with what the cache holds, two by two")};
+        config_field<&PagedCpuConfig::stream_dot, 0, 1, 2>(
+            "stream_dot",
+            "bf16_dot of decode: 1 multiplies bf16 queries and weights rounded to bf16 with what the cache holds, two "
+            "by two, 2 does so on the matrix unit (AMX)")};
   }
 };
 inline constexpr int kMaxStreamBlock = 128;
@@ -44,6 +45,7 @@ inline constexpr int64_t kStreamRows = 16;
 inline int64_t stream_positions(const Problem& p) { return std::max<int64_t>(kStreamRows / p.group(), 1); }
 
 Support supports_paged_cpu(const PagedCall& call);
+Support paged_cpu_runs_here(const PagedCpuConfig& config);
 PagedCpuConfig paged_cpu_heuristic(const PagedCall& call, const DeviceProperties& device);
 std::vector<PagedCpuConfig> paged_cpu_candidates(const PagedCall& call, const DeviceProperties& device);
 Cost paged_cpu_cost(const PagedCall& call, const PagedCpuConfig& config);
@@ -77,7 +79,7 @@ struct PagedCpu {
   static Support supports(const Call<Op>& call, const DeviceProperties&) {
     return supports_paged_cpu(paged_call(call));
   }
-  static Support runs_here(const Config& config, const DeviceProperties&) { return attn::runs_here(config); }
+  static Support runs_here(const Config& config, const DeviceProperties&) { return paged_cpu_runs_here(config); }
   static Config heuristic(const Call<Op>& call, const DeviceProperties& device) {
     return paged_cpu_heuristic(paged_call(call), device);
   }

@@ -113,6 +113,19 @@ HWY_INLINE void ask_for(const StoredRow<T>& row, int64_t at) {
   prefetch_far(row.ahead + stored_bytes<T>(at));
 }
 
+/// Two vectors of pairs from number `at` on, each of a number of `even` and one of `odd`.
+template <class T>
+HWY_INLINE void load_side_by_side(const StoredRow<T>& even, const StoredRow<T>& odd, int64_t at, WordV& low,
+                                  WordV& high) {
+  const WordTag d;
+  const hn::Repartition<uint16_t, WordTag> halves;
+  if (begins_line<T>(at)) ask_for(even, at), ask_for(odd, at);
+  const auto x = hn::BitCast(halves, load_stored<Pair>(even, at));
+  const auto y = hn::BitCast(halves, load_stored<Pair>(odd, at));
+  low = hn::BitCast(d, hn::InterleaveWholeLower(halves, x, y));
+  high = hn::BitCast(d, hn::InterleaveWholeUpper(halves, x, y));
+}
+
 /// scores[row * stride + key] = sum over d of keys[key][d] * q[row][d], for four keys and kRows rows.
 template <int kRows, class E, class T>
 HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const E* q, int64_t q_stride, float* scores,
@@ -187,18 +200,9 @@ HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, Flo
 template <int kVectors, class T>
 HWY_INLINE void load_step(const ListedRows<T> values, int64_t j, int64_t at, WordV& v0, WordV& v1, WordV& v2,
                           WordV& v3) {
-  const WordTag d;
-  const hn::Repartition<uint16_t, WordTag> halves;
   const auto even = values[2 * j], odd = values[2 * j + 1];
-  const auto interleave = [&](int64_t from, WordV& low, WordV& high) HWY_ATTR {
-    if (begins_line<T>(from)) ask_for(even, from), ask_for(odd, from);
-    const auto x = hn::BitCast(halves, load_stored<Pair>(even, from));
-    const auto y = hn::BitCast(halves, load_stored<Pair>(odd, from));
-    low = hn::BitCast(d, hn::InterleaveWholeLower(halves, x, y));
-    high = hn::BitCast(d, hn::InterleaveWholeUpper(halves, x, y));
-  };
-  interleave(at, v0, v1);
-  if constexpr (kVectors == 4) interleave(at + 2 * lanes(), v2, v3);
+  load_side_by_side(even, odd, at, v0, v1);
+  if constexpr (kVectors == 4) load_side_by_side(even, odd, at + 2 * lanes(), v2, v3);
 }
 
 // The four vectors of sums of one row, of which kVectors are in use.
@@ -305,6 +309,55 @@ HWY_INLINE void add_values(const ListedRows<T> values, int64_t count, int64_t di
   });
 }
 
+// ---- for a matrix unit ----
+
+/// Keys of `dims` numbers, whole vectors of pairs, as rows of pairs: a left factor.
+template <class T>
+HWY_INLINE void pack_keys(const ListedRows<T> keys, int64_t count, int64_t dims, Pair* to) {
+  const WordTag d;
+  for (int64_t j = 0; j < count; ++j) {
+    const auto key = keys[j];
+    for (int64_t at = 0; at < dims; at += 2 * lanes(), to += lanes()) {
+      if (begins_line<T>(at)) ask_for(key, at);
+      hn::Store(load_stored<Pair>(key, at), d, &to->bits);
+    }
+  }
+}
+
+/// Values, an even number of them, two side by side: a right factor.
+template <class T>
+HWY_INLINE void pack_values(const ListedRows<T> values, int64_t count, int64_t dims, Pair* to) {
+  const WordTag d;
+  for (int64_t j = 0; j < count; j += 2) {
+    const auto even = values[j], odd = values[j + 1];
+    for (int64_t at = 0; at < dims; at += 2 * lanes(), to += 2 * lanes()) {
+      WordV low, high;
+      load_side_by_side(even, odd, at, low, high);
+      hn::Store(low, d, &to->bits);
+      hn::Store(high, d, &(to + lanes())->bits);
+    }
+  }
+}
+
+/// The first `rows` columns of products, [count][columns], as rows: 4 by 4, so columns and count are multiples of 4.
+HWY_INLINE void transpose_columns(const float* from, int64_t columns, int64_t count, int64_t rows, float* to,
+                                  int64_t stride) {
+  const hn::CappedTag<float, 4> d;
+  for (int64_t r = 0; r < rows; r += 4)
+    for (int64_t j = 0; j < count; j += 4) {
+      const float* block = from + j * columns + r;
+      float* row = to + r * stride + j;
+      const auto k0 = hn::LoadU(d, block), k1 = hn::LoadU(d, block + columns);
+      const auto k2 = hn::LoadU(d, block + 2 * columns), k3 = hn::LoadU(d, block + 3 * columns);
+      const auto even01 = hn::InterleaveLower(d, k0, k2), even23 = hn::InterleaveUpper(d, k0, k2);
+      const auto odd01 = hn::InterleaveLower(d, k1, k3), odd23 = hn::InterleaveUpper(d, k1, k3);
+      hn::StoreU(hn::InterleaveLower(d, even01, odd01), d, row);
+      if (r + 1 < rows) hn::StoreU(hn::InterleaveUpper(d, even01, odd01), d, row + stride);
+      if (r + 2 < rows) hn::StoreU(hn::InterleaveLower(d, even23, odd23), d, row + 2 * stride);
+      if (r + 3 < rows) hn::StoreU(hn::InterleaveUpper(d, even23, odd23), d, row + 3 * stride);
+    }
+}
+
 // ---- any dtype ----
 //
 // The loops above are inlined here: a second call per row of places would cost some per cent of decode.
@@ -386,6 +439,10 @@ extern template void add_values(const StoredRows& values, int64_t count, int64_t
                                 int64_t stride, int64_t rows, float* sums, int64_t sum_stride);
 extern template void add_values(const StoredRows& values, int64_t count, int64_t dims, const Pair* weights,
                                 int64_t stride, int64_t rows, float* sums, int64_t sum_stride);
+
+// In paged_stream_packed_cpu.cpp: of one of the heads.
+void pack_keys(const StoredRows& keys, int64_t head, int64_t count, int64_t dims, Pair* to);
+void pack_values(const StoredRows& values, int64_t head, int64_t count, int64_t dims, Pair* to);
 
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -4,9 +4,9 @@
 // logits (head_dim across lanes), online softmax down each row, weighted sums of values. Keys, and then values, are
 // read in several streams, each of which goes through memory in order, as the processor's own prefetchers like it;
 // what a stream needs next is asked for besides. Queries and weights of bf16 are multiplied in pairs with caches that
-// are exact in bf16; else codes are widened in registers, where groups of elements get their scales. Scales of a kv
-// head are folded into logits and output, those of a slot and head into logits and weights. Head sizes that are not
-// whole vectors are widened to rows of floats first.
+// are exact in bf16, in vectors or, packed to its factors, on the matrix unit; else codes are widened in registers,
+// where groups of elements get their scales. Scales of a kv head are folded into logits and output, those of a slot and
+// head into logits and weights. Head sizes that are not whole vectors are widened to rows of floats first.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
+#include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/layout.h"
 #include "ejkernel/platform/cpu/pages.h"
 
@@ -54,14 +55,17 @@ class Stream {
     std::fill_n(s_.zeros, std::max(padded(p_.head_dim), padded(p_.value_dim)), 0.0f);
     key_.set(p_.key, p_.k, p_.k_scale);
     value_.set(p_.value, p_.v, p_.v_scale);
+    const bool pairs = config.stream_dot != 0 && p_.query.dtype == DType::bf16, on_unit = config.stream_dot == 2;
+    key_pairs_ = pairs && key_.fits_pairs(on_unit);
+    value_pairs_ = pairs && value_.fits_pairs(on_unit) && !call.batch_invariant;
+    if (on_unit && (key_pairs_ || value_pairs_)) unit_ = cpu::matrix_unit();
+    width_ = unit_ == nullptr ? kColumns : kUnitColumns;
     for (int64_t p = 0; p < block_; ++p)
-      s_.key_at[p] = static_cast<int32_t>(p % kColumns * (block_ / kColumns) + p / kColumns);
-    const bool pairs = config.stream_dot != 0 && p_.query.dtype == DType::bf16;
-    key_pairs_ = pairs && key_.fits_pairs();
-    value_pairs_ = pairs && value_.fits_pairs() && !call.batch_invariant;
+      s_.key_at[p] = static_cast<int32_t>(p % width_ * (block_ / width_) + p / width_);
   }
 
   void run() {
+    const cpu::MatrixUnitScope scope(unit_);
     load_queries();
     set_ranges();
     const int64_t first = first_begin_ == INT64_MAX ? 0 : first_begin_;  // of a window; without one, of sinks
@@ -95,8 +99,9 @@ class Stream {
       if (groups > 0) scale_strides = strides_of(scales);
       direct = tensor.shape[-1] % lanes() == 0 && (groups <= 1 || bits(tensor.dtype) <= 8);
     }
-    bool fits_pairs() const {
-      return direct && groups <= 1 && is_exact_in_bf16(x->dtype) && x->shape[-1] % (2 * lanes()) == 0;
+    bool fits_pairs(bool on_unit) const {
+      if (!direct || groups > 1 || !is_exact_in_bf16(x->dtype)) return false;
+      return x->shape[-1] % (2 * lanes()) == 0 && (!on_unit || x->shape[-1] % kUnitDims == 0);
     }
     const std::byte* at(int64_t offset) const { return x->as<const std::byte>() + offset * bits(x->dtype) / 8; }
   };
@@ -142,7 +147,9 @@ class Stream {
   }
 
   void load_queries() {
-    if (key_pairs_)
+    if (unit_ != nullptr && key_pairs_)
+      load_unit_queries();
+    else if (key_pairs_)
       load_queries(reinterpret_cast<Pair*>(s_.queries));
     else
       load_queries(s_.queries);
@@ -152,11 +159,33 @@ class Stream {
     const int64_t count = units<E>(p_.head_dim), stride = padded(count);
     for (int64_t g = 0; g < p_.num_kv_heads; ++g)
       for (int64_t r = 0; r < rows_; ++r, to += stride) {
-        const int64_t row = sequence_.q_begin + task_.position + r / p_.group();
-        load_elements(p_.query.data, p_.query.dtype, p_.q.offset(0, row, g * p_.group() + r % p_.group()), p_.head_dim,
-                      to);
+        load_query(g, r, to);
         std::fill(to + count, to + stride, E{});
       }
+  }
+  template <class E>
+  void load_query(int64_t g, int64_t r, E* to) {
+    const int64_t row = sequence_.q_begin + task_.position + r / p_.group();
+    load_elements(p_.query.data, p_.query.dtype, p_.q.offset(0, row, g * p_.group() + r % p_.group()), p_.head_dim, to);
+  }
+
+  /// Rows stand side by side; columns that no row has are 0.
+  void load_unit_queries() {
+    const int64_t count = units<Pair>(p_.head_dim);
+    for (int64_t g = 0; g < p_.num_kv_heads; ++g) {
+      Pair* const all = unit_queries(g);
+      std::fill_n(all, unit_columns(rows_) * count, Pair{});
+      for (int64_t r = 0; r < rows_; ++r) {
+        load_query(g, r, s_.packed);
+        const int64_t first = r / kUnitRows * kUnitRows, columns = unit_columns(std::min(kUnitRows, rows_ - first));
+        Pair* const column = all + first * count + (r - first);
+        for (int64_t d = 0; d < count; ++d) column[d * columns] = s_.packed[d];
+      }
+    }
+  }
+  static int64_t unit_columns(int64_t rows) { return cpu::round_up(rows, 4); }
+  Pair* unit_queries(int64_t kv_head) const {
+    return reinterpret_cast<Pair*>(s_.queries) + kv_head * unit_columns(rows_) * units<Pair>(p_.head_dim);
   }
 
   void set_ranges() {
@@ -221,26 +250,30 @@ class Stream {
 
   void add_block(int64_t first, int turn) {
     first_ = first, count_ = keys_in(first), turn_ = turn;
-    const int64_t in_column = block_ / kColumns;
-    columns_ = cpu::round_up(cpu::ceil_div(count_, in_column), 4);
-    places_ = std::min(count_, in_column) * kColumns;
+    const int64_t in_column = block_ / width_;
+    columns_ = unit_ == nullptr ? cpu::round_up(cpu::ceil_div(count_, in_column), 4) : width_;
+    places_ = std::min(count_, in_column) * width_;
     find_live();
     // All kv heads take a row of keys before the next one: memory is read in the order in which it lies there.
-    for (int64_t begin = 0; begin < places_; begin += kColumns)
+    for (int64_t begin = 0; begin < places_; begin += width_)
       for (int64_t g = 0, end; g < p_.num_kv_heads; g = end) {
         end = end_of_run(key_, g);
-        if (key_pairs_)
+        if (unit_ != nullptr && key_pairs_)
+          multiply_on_unit(g, end, begin);
+        else if (key_pairs_)
           multiply<Pair>(g, end, begin);
         else
           multiply<float>(g, end, begin);
       }
     for (int64_t g = 0; g < p_.num_kv_heads; ++g) weigh(g);
     if (!call_.out.present()) return;
-    for (int64_t begin = 0; begin < places_; begin += kColumns)
+    for (int64_t begin = 0; begin < places_; begin += width_)
       for (int64_t g = 0, end; g < p_.num_kv_heads; g = end) {
         end = end_of_run(value_, g);
         if (!s_.has_weights[g])
           continue;
+        else if (unit_ != nullptr && has_pairs(g))
+          add_on_unit(g, end, begin);
         else if (has_pairs(g))
           add<Pair>(g, end, begin);
         else
@@ -267,11 +300,37 @@ class Stream {
   template <class E>
   void multiply(int64_t g, int64_t end, int64_t begin) {
     const int64_t stride = padded(units<E>(p_.head_dim));
-    const StoredRows keys =
-        rows_of(key_, s_.key_rows, s_.key_offsets, s_.key_scales[turn_], g, end, begin, s_.wide_keys, s_.keys);
-    multiply_keys(keys, columns_, cpu::round_up(p_.head_dim, lanes()),
+    multiply_keys(key_rows(g, end, begin), columns_, cpu::round_up(p_.head_dim, lanes()),
                   reinterpret_cast<const E*>(s_.queries) + g * rows_ * stride, stride, rows_, scores(g) + begin,
                   block_);
+  }
+
+  void multiply_on_unit(int64_t g, int64_t end, int64_t begin) {
+    const int64_t count = units<Pair>(p_.head_dim);
+    const StoredRows keys = key_rows(g, end, begin);
+    for (int64_t n = g; n < end; ++n) {
+      pack_keys(keys, n - g, kUnitColumns, p_.head_dim, s_.packed);
+      for (int64_t r = 0; r < rows_; r += kUnitRows) {
+        const int64_t few = set_unit(r), columns = unit_columns(few);
+        unit_->multiply_few_columns({.m = kUnitColumns,
+                                     .n = columns,
+                                     .k = count,
+                                     .a = s_.packed,
+                                     .a_stride = count,
+                                     .b = unit_queries(n) + r * count,
+                                     .b_stride = columns,
+                                     .c = s_.products,
+                                     .c_stride = columns});
+        transpose_columns(s_.products, columns, kUnitColumns, few, scores(n) + r * block_ + begin, block_);
+      }
+    }
+  }
+
+  /// Makes the unit ready for the rows from r on; returns how many of them it takes.
+  int64_t set_unit(int64_t r) {
+    const int64_t few = std::min(kUnitRows, rows_ - r);
+    if (few != unit_rows_) unit_->configure_few(static_cast<int>(few));
+    return unit_rows_ = few;
   }
 
   /// Scores become weights.
@@ -302,10 +361,33 @@ class Stream {
   /// Adds the row of values from place `begin` on by their weights, to the sums of kv heads [g, end).
   template <class E>
   void add(int64_t g, int64_t end, int64_t begin) {
-    const StoredRows values = rows_of(value_, s_.value_rows, s_.value_offsets, s_.value_scales[turn_], g, end, begin,
-                                      s_.wide_values, s_.values);
-    add_values(values, columns_, cpu::round_up(p_.value_dim, lanes()),
+    add_values(value_rows(g, end, begin), columns_, cpu::round_up(p_.value_dim, lanes()),
                reinterpret_cast<const E*>(scores(g)) + units<E>(begin), block_, rows_, sums(g), stride_);
+  }
+
+  void add_on_unit(int64_t g, int64_t end, int64_t begin) {
+    const StoredRows values = value_rows(g, end, begin);
+    for (int64_t n = g; n < end; ++n) {
+      pack_values(values, n - g, kUnitColumns, p_.value_dim, s_.packed);
+      for (int64_t r = 0; r < rows_; r += kUnitRows)
+        unit_->add_few_rows({.m = set_unit(r),
+                             .n = p_.value_dim,
+                             .k = units<Pair>(kUnitColumns),
+                             .a = reinterpret_cast<const Pair*>(scores(n) + r * block_) + units<Pair>(begin),
+                             .a_stride = block_,
+                             .b = s_.packed,
+                             .b_stride = p_.value_dim,
+                             .c = sums(n) + r * stride_,
+                             .c_stride = stride_});
+    }
+  }
+
+  StoredRows key_rows(int64_t g, int64_t end, int64_t begin) const {
+    return rows_of(key_, s_.key_rows, s_.key_offsets, s_.key_scales[turn_], g, end, begin, s_.wide_keys, s_.keys);
+  }
+  StoredRows value_rows(int64_t g, int64_t end, int64_t begin) const {
+    return rows_of(value_, s_.value_rows, s_.value_offsets, s_.value_scales[turn_], g, end, begin, s_.wide_values,
+                   s_.values);
   }
 
   /// Which places hold keys that some row sees: in its range, and on a page that exists.
@@ -341,7 +423,7 @@ class Stream {
     const int64_t head_bytes = from.strides.head * bits(from.x->dtype) / 8, dims = from.x->shape[-1];
     const int64_t skip = kv_head * head_bytes;
     const std::byte** here = found[turn_] + begin;
-    const std::byte** ahead = begin + kColumns < places_ ? here + kColumns : has_next_ ? found[1 - turn_] : here;
+    const std::byte** ahead = begin + width_ < places_ ? here + width_ : has_next_ ? found[1 - turn_] : here;
     StoredRows result = {from.direct ? from.x->dtype : DType::f32, rows, 0, ahead, skip, end - kv_head, head_bytes};
     if (from.groups > 1) {
       load_group_scales(from, scales + begin, s_.live + begin, kv_head);
@@ -450,6 +532,9 @@ class Stream {
   int turn_ = 0;
   bool any_missing_ = false, all_live_ = false, has_next_ = false;
   bool key_pairs_ = false, value_pairs_ = false;  ///< products are of pairs of bf16
+  const cpu::MatrixUnit* unit_ = nullptr;         ///< multiplies pairs, where vectors do not
+  int64_t unit_rows_ = 0;                         ///< how many rows it is ready for
+  int64_t width_ = 0;                             ///< places in a row
 };
 
 void stream(const PagedCall& call, const PagedCpuConfig& config, const StreamTask& task, std::byte* scratch) {

@@ -12,6 +12,13 @@ inline constexpr float kSlack = 8 / kLog2E;
 /// A processor of AVX2 (a Zen 3) reads eight streams faster than 16 (half the time of decode with one query head per kv
 /// head, 0.8 to 1 with four); those of AVX-512 follow 16.
 inline constexpr int64_t kColumns = HWY_MAX_LANES_D(FloatTag) >= 16 ? 16 : 8;
+/// With a matrix unit: two tiles of keys, and the values that one product of tiles takes.
+inline constexpr int64_t kUnitColumns = 32;
+inline constexpr int64_t kMostColumns = std::max(kColumns, kUnitColumns);
+/// Query rows that one product of the unit takes.
+inline constexpr int64_t kUnitRows = 16;
+/// Head sizes that are whole tiles of pairs.
+inline constexpr int64_t kUnitDims = 32;
 
 inline int64_t row_stride(int64_t value_dim) { return padded(value_dim) + cpu::kMaxLanes; }
 
@@ -55,10 +62,12 @@ inline double head_scale(const Tensor& scale, int64_t kv_head) {
 inline int64_t groups_of(const Tensor& scale) { return scale.rank() == 4 ? scale.shape[3] : 0; }
 
 struct StreamScratch {
-  float* queries;  ///< [kv head][row][padded(head_dim)], or pairs: [padded(units(head_dim))]
-  float* sums;     ///< [kv head][row][row_stride(value_dim)]
-  float* totals;   ///< likewise, of the splits before
-  float* scores;   ///< [kv head][row][stream_block], and in their place weights
+  /// [kv head][row][padded(head_dim)]; pairs: [padded(units(head_dim))]; as right factors of a matrix unit, 16 rows at
+  /// a time: [kv head][units(head_dim)][rows].
+  float* queries;
+  float* sums;    ///< [kv head][row][row_stride(value_dim)]
+  float* totals;  ///< likewise, of the splits before
+  float* scores;  ///< [kv head][row][stream_block], and in their place weights
   // Of a block's places: keys; offsets in the two tensors, for this block and the next; where a kv head's rows are.
   int32_t* key_at;
   int64_t* key_offsets[2];
@@ -79,6 +88,8 @@ struct StreamScratch {
   float* wide_keys;
   float* wide_values;  ///< rows of floats, where the tensor's own cannot be used
   float* zeros;
+  cpu::Pair* packed;          ///< kUnitColumns keys or values of a kv head as the unit's factor
+  float* products;            ///< [kUnitColumns][rows]
   Problem::KeyRange* ranges;  ///< of each position
   int64_t* sink_ends;
   uint8_t* has_weights;  ///< of a kv head: some weight of the block is not 0
@@ -88,26 +99,29 @@ struct StreamScratch {
     StreamScratch s;
     const int64_t positions = stream_positions(p), rows = positions * p.num_q_heads;
     const int64_t wide = std::max(padded(p.head_dim), padded(p.value_dim));
-    s.queries = carver.take<float>(rows * padded(p.head_dim));
+    const int64_t unit_rows = p.num_kv_heads * cpu::round_up(positions * p.group(), 4);
+    s.queries = carver.take<float>(std::max(rows * padded(p.head_dim), unit_rows * cpu::units<cpu::Pair>(p.head_dim)));
     s.sums = carver.take<float>(rows * row_stride(p.value_dim));
     s.totals = carver.take<float>(rows * row_stride(p.value_dim));
     s.scores = carver.take<float>(rows * block);
     s.key_at = carver.take<int32_t>(block);
     for (int n = 0; n < 2; ++n) s.key_offsets[n] = carver.take<int64_t>(block);
     for (int n = 0; n < 2; ++n) s.value_offsets[n] = carver.take<int64_t>(block);
-    s.keys = carver.take<const std::byte*>(kColumns);
-    s.values = carver.take<const std::byte*>(kColumns);
+    s.keys = carver.take<const std::byte*>(kMostColumns);
+    s.values = carver.take<const std::byte*>(kMostColumns);
     for (int n = 0; n < 2; ++n) s.key_rows[n] = carver.take<const std::byte*>(block);
     for (int n = 0; n < 2; ++n) s.value_rows[n] = carver.take<const std::byte*>(block);
     for (int n = 0; n < 2; ++n) s.key_scales[n] = carver.take<int64_t>(block);
     for (int n = 0; n < 2; ++n) s.value_scales[n] = carver.take<int64_t>(block);
     s.key_factors = carver.take<float>(block);
     s.value_factors = carver.take<float>(block);
-    s.group_scales = carver.take<float>(kColumns * std::max(groups_of(p.k_scale), groups_of(p.v_scale)));
+    s.group_scales = carver.take<float>(kMostColumns * std::max(groups_of(p.k_scale), groups_of(p.v_scale)));
     s.live = carver.take<int32_t>(block);
-    s.wide_keys = carver.take<float>(kColumns * padded(p.head_dim));
-    s.wide_values = carver.take<float>(kColumns * padded(p.value_dim));
+    s.wide_keys = carver.take<float>(kMostColumns * padded(p.head_dim));
+    s.wide_values = carver.take<float>(kMostColumns * padded(p.value_dim));
     s.zeros = carver.take<float>(wide);
+    s.packed = carver.take<cpu::Pair>(kUnitColumns / 2 * wide);
+    s.products = carver.take<float>(kUnitColumns * kUnitRows);
     s.ranges = carver.take<Problem::KeyRange>(positions);
     s.sink_ends = carver.take<int64_t>(positions);
     s.has_weights = carver.take<uint8_t>(p.num_kv_heads);

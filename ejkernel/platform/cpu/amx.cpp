@@ -41,18 +41,9 @@ struct AmxTiles {
   }
 };
 
-/// What ldtilecfg reads.
-struct alignas(64) TileShapes {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileShapes) == 64);
-constexpr TileShapes kFullTiles;
-
-void configure() { asm volatile("ldtilecfg %0" ::"m"(kFullTiles)); }
+void configure(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes)); }
+void configure() { configure(TileShapes()); }
+void configure_few(int few) { configure(FewProduct<AmxTiles>::shapes(few)); }
 void release() { asm volatile("tilerelease"); }
 void multiply(const Gemm<Pair>& g, bool add) { TileProduct<AmxTiles>(g, add).run(); }
 
@@ -74,7 +65,12 @@ bool ask_for_tiles() {
 
 const MatrixUnit* own_unit() {
 #if defined(__x86_64__)
-  static constexpr MatrixUnit kAmx = {.configure = configure, .release = release, .multiply = multiply};
+  static constexpr MatrixUnit kAmx = {.configure = configure,
+                                      .release = release,
+                                      .multiply = multiply,
+                                      .configure_few = configure_few,
+                                      .multiply_few_columns = FewProduct<AmxTiles>::multiply_columns,
+                                      .add_few_rows = FewProduct<AmxTiles>::add_rows};
   static const bool may_use = has_amx() && ask_for_tiles();
   return may_use ? &kAmx : nullptr;
 #else

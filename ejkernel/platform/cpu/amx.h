@@ -3,6 +3,8 @@
 //
 // A kernel asks matrix_unit(), holds a MatrixUnitScope while a task of its uses tiles, and hands the unit to
 // gemm-inl.h. Layouts are those of tiles-inl.h for pairs: the left factor is rows, the right one a panel or row pairs.
+// Where one side of the products is a few rows of queries, full tiles would be mostly zeros: shapes that fit it, and
+// products of whole tiles otherwise, are set by configure_few.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,13 @@ struct MatrixUnit {
   /// c = a * b, or c += a * b. The order of each sum depends on nothing but k. Sums are rounded to nearest, ties to
   /// even; a number below 2^-126, given or computed, counts as 0.
   void (*multiply)(const Gemm<Pair>& g, bool add);
+
+  /// Prepares a thread that configure() prepared for the two products below, with `few` of 1 to 16, and them alone.
+  void (*configure_few)(int few);
+  /// c = a * b, n columns: few, rounded up to a multiple of 4. m is a multiple of 32, k of 16. Sums are as multiply's.
+  void (*multiply_few_columns)(const Gemm<Pair>& g);
+  /// c += a * b, m = few rows. n is a multiple of 32, k of 16.
+  void (*add_few_rows)(const Gemm<Pair>& g);
 };
 
 /// True when the processor has AMX for bf16 and int8 (there is none with one of them) and the system saves its state.

@@ -66,6 +66,29 @@ TEST_F(Amx, equals_its_emulation) {
   }
 }
 
+TEST_F(Amx, equals_its_emulation_in_products_of_few_rows_and_columns) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const Matrices matrices(seed, seed % 4 == 0);
+    const int few = static_cast<int>(1 + seed % 16);
+    const int64_t many = 32 * (1 + seed % 2), k = 16 * (1 + seed % 3);
+    const auto products = [&](const MatrixUnit& unit) {
+      std::vector<float> columns = matrices.c, rows = matrices.c;
+      constexpr int64_t kStride = Matrices::kStride;
+      const Pair *a = matrices.a.data(), *b = matrices.b.data();
+      const MatrixUnitScope scope(&unit);
+      unit.configure_few(few);
+      unit.multiply_few_columns({many, (few + 3) / 4 * 4, k, a, kStride, b, kStride, columns.data(), kStride});
+      unit.add_few_rows({few, many, k, a, kStride, b, kStride, rows.data(), kStride});
+      columns.insert(columns.end(), rows.begin(), rows.end());
+      return columns;
+    };
+    const std::vector<float> actual = products(*matrix_unit()), expected = products(testing::emulated_matrix_unit());
+    for (size_t i = 0; i < actual.size(); ++i)
+      ASSERT_TRUE(same(actual[i], expected[i]) || (std::isnan(actual[i]) && std::isnan(expected[i])))
+          << "seed " << seed << " element " << i << ": " << actual[i] << " and " << expected[i];
+  }
+}
+
 TEST_F(Amx, serves_every_thread_of_the_pool) {
   const Matrices matrices(1, false);
   const std::vector<float> expected = matrices.multiply(*matrix_unit(), 64, 64, 64, false);

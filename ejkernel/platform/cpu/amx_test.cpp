@@ -125,6 +125,41 @@ TEST(MatrixUnit, the_emulation_follows_the_definition) {
   EXPECT_EQ(dot({pair_of(1, 1)}, {pair_of(INFINITY, 1)}, 1), INFINITY);
 }
 
+/// Products of a few columns and of a few rows: exact on integers, and nothing beside them is read or written.
+TEST(MatrixUnit, products_of_few_rows_and_columns_are_exact_on_integers) {
+  std::mt19937 random(3);
+  const auto small = [&] { return static_cast<float>(random() % 17) - 8; };
+  const MatrixUnit& unit = emulated_matrix_unit();
+  const auto expect_equal = [](const Product& p, const std::vector<float>& before, bool add) {
+    for (int64_t i = 0; i < kStride; ++i)
+      for (int64_t j = 0; j < kStride; ++j) {
+        const float actual = p.c[Product::at(i, j)], was = before[Product::at(i, j)];
+        double magnitude = 0;
+        if (i < p.gemm.m && j < p.gemm.n)
+          ASSERT_EQ(actual, p.expected(i, j, magnitude) + (add ? was : 0)) << p.gemm.m << " " << p.gemm.n << " " << i;
+        else
+          ASSERT_TRUE(std::isnan(actual)) << "wrote outside " << p.gemm.m << " " << p.gemm.n << " at " << i << " " << j;
+      }
+  };
+  const MatrixUnitScope scope(&unit);
+  for (int few = 1; few <= 16; ++few) {
+    unit.configure_few(few);
+    for (const int64_t many : {32, 64})
+      for (const int64_t k : {16, 48}) {
+        Product columns(many, (few + 3) / 4 * 4, k, small);
+        const std::vector<float> before_columns = columns.c;
+        unit.multiply_few_columns(columns.gemm);
+        expect_equal(columns, before_columns, false);
+        Product rows(few, many, k, small);
+        const std::vector<float> before_rows = rows.c;
+        unit.add_few_rows(rows.gemm);
+        expect_equal(rows, before_rows, true);
+      }
+  }
+  Product whole(16, 16, 16, small);
+  EXPECT_THROW(unit.multiply(whole.gemm, false), std::logic_error) << "tiles are of another shape";
+}
+
 TEST(MatrixUnit, tiles_belong_to_threads_that_configured_them_and_are_given_back) {
   const testing::ScopedEmulatedMatrixUnit emulated;
   Product p(3, 3, 3, [] { return 1.0f; });

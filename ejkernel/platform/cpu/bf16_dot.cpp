@@ -1,5 +1,7 @@
 #include "ejkernel/platform/cpu/bf16_dot.h"
 
+#include <string>
+
 #include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/simd_target.h"
 
@@ -11,10 +13,10 @@ int best_bf16_dot(const DeviceProperties& device) {
   return has_bf16_dot() ? 1 : 0;
 }
 
-Support bf16_dot_runs_here(int bf16_dot) {
+Support bf16_dot_runs_here(int bf16_dot, std::string_view field) {
   if (bf16_dot != 2 || matrix_unit() != nullptr) return Support::yes();
-  return Support::no(has_amx() ? "bf16_dot=2 needs AMX, which Linux does not let this process use"
-                               : "bf16_dot=2 needs AMX, which this processor has not");
+  return Support::no(std::string(field) + "=2 needs AMX, which " +
+                     (has_amx() ? "Linux does not let this process use" : "this processor has not"));
 }
 
 }  // namespace ejk::cpu

@@ -2,6 +2,8 @@
 // widening, 1 the vector instruction for pairs, 2 the matrix unit.
 #pragma once
 
+#include <string_view>
+
 #include "ejkernel/core/operation.h"
 
 namespace ejk::cpu {
@@ -10,7 +12,7 @@ namespace ejk::cpu {
 /// (`bf16_speedup`), floats are the more exact choice.
 int best_bf16_dot(const DeviceProperties& device);
 
-/// No, with the reason, for a matrix unit that is not there.
-Support bf16_dot_runs_here(int bf16_dot);
+/// No, with the reason, for a matrix unit that is not there. `field` is what the config calls the number.
+Support bf16_dot_runs_here(int bf16_dot, std::string_view field = "bf16_dot");
 
 }  // namespace ejk::cpu

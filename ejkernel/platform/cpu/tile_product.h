@@ -2,7 +2,7 @@
 // stand in for the processor:
 //
 //   struct Tiles {                                                 // eight tiles: 16 rows of 16 words, or of 16 floats
-//     template <int kTile> static void zero();
+//     template <int kTile> static void zero();              // tiles are full, or of the shapes that were configured
 //     template <int kTile> static void load(const void* rows, int64_t stride);    // rows are `stride` bytes apart
 //     template <int kTile> static void store(void* rows, int64_t stride);
 //     template <int kSums, int kLeft, int kRight> static void dot();              // kSums += kLeft * kRight, of pairs
@@ -20,6 +20,20 @@
 namespace ejk::cpu {
 
 inline constexpr int64_t kTileSide = 16;
+
+/// The shapes of tiles, as ldtilecfg reads them.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+  constexpr void set(int tile, int num_rows, int row_words) {
+    rows[tile] = static_cast<uint8_t>(num_rows), row_bytes[tile] = static_cast<uint16_t>(4 * row_words);
+  }
+};
+static_assert(sizeof(TileShapes) == 64);
 
 template <class Tiles>
 class TileProduct {
@@ -109,6 +123,57 @@ class TileProduct {
 
   const Gemm<Pair> g_;
   const bool add_;
+};
+
+/// Products with a few rows or columns, in tiles that are so high or so wide; all else is whole tiles. Two tiles of
+/// sums at a time, because each product of a chain waits for the one before.
+template <class Tiles>
+class FewProduct {
+ public:
+  static constexpr TileShapes shapes(int few) {
+    TileShapes shapes;
+    const int columns = (few + 3) / 4 * 4;
+    for (const int tile : {0, 1, 2}) shapes.set(tile, 16, columns);
+    for (const int tile : {5, 6, 7}) shapes.set(tile, few, 16);
+    return shapes;
+  }
+
+  /// c = a * b: b's tiles, and those of sums, are a few columns wide.
+  static void multiply_columns(const Gemm<Pair>& g) {
+    for (int64_t m = 0; m < g.m; m += 2 * kTileSide) {
+      Tiles::template zero<0>();
+      Tiles::template zero<1>();
+      for (int64_t k = 0; k < g.k; k += kTileSide) {
+        Tiles::template load<2>(g.b + k * g.b_stride, g.b_stride * kBytes);
+        Tiles::template load<3>(g.a + m * g.a_stride + k, g.a_stride * kBytes);
+        Tiles::template dot<0, 3, 2>();
+        Tiles::template load<4>(g.a + (m + kTileSide) * g.a_stride + k, g.a_stride * kBytes);
+        Tiles::template dot<1, 4, 2>();
+      }
+      Tiles::template store<0>(g.c + m * g.c_stride, g.c_stride * kBytes);
+      Tiles::template store<1>(g.c + (m + kTileSide) * g.c_stride, g.c_stride * kBytes);
+    }
+  }
+
+  /// c += a * b: a's tiles, and those of sums, are a few rows high.
+  static void add_rows(const Gemm<Pair>& g) {
+    for (int64_t n = 0; n < g.n; n += 2 * kTileSide) {
+      Tiles::template load<6>(g.c + n, g.c_stride * kBytes);
+      Tiles::template load<7>(g.c + n + kTileSide, g.c_stride * kBytes);
+      for (int64_t k = 0; k < g.k; k += kTileSide) {
+        Tiles::template load<5>(g.a + k, g.a_stride * kBytes);
+        Tiles::template load<3>(g.b + k * g.b_stride + n, g.b_stride * kBytes);
+        Tiles::template dot<6, 5, 3>();
+        Tiles::template load<4>(g.b + k * g.b_stride + n + kTileSide, g.b_stride * kBytes);
+        Tiles::template dot<7, 5, 4>();
+      }
+      Tiles::template store<6>(g.c + n, g.c_stride * kBytes);
+      Tiles::template store<7>(g.c + n + kTileSide, g.c_stride * kBytes);
+    }
+  }
+
+ private:
+  static constexpr int64_t kBytes = 4;  ///< of a pair, and of a float
 };
 
 }  // namespace ejk::cpu
