@@ -272,10 +272,10 @@ int stream_dot(DType query, int64_t q_heads, int64_t positions = 1, bool batch_i
   return attn::paged_cpu_heuristic(attn::paged_call(call), {}).stream_dot;
 }
 
-TEST(PagedOnMatrixUnit, is_the_heuristics_choice_from_eight_rows_on) {
+TEST(PagedOnMatrixUnit, is_the_heuristics_choice_from_five_rows_on) {
   const ScopedEmulatedMatrixUnit unit;
   EXPECT_EQ(stream_dot(DType::bf16, 8), 0) << "four rows for each of two kv heads";
-  EXPECT_EQ(stream_dot(DType::bf16, 16), 2);
+  EXPECT_EQ(stream_dot(DType::bf16, 10), 2);
   EXPECT_EQ(stream_dot(DType::bf16, 64), 2);
   EXPECT_EQ(stream_dot(DType::f32, 16), 0);
   EXPECT_EQ(stream_dot(DType::bf16, 4, 4), 2) << "four positions of two rows";

@@ -183,9 +183,9 @@ int best_stream_dot(const PagedCall& call) {
       call.batch_invariant
           ? 1
           : std::min(stream_positions(p), cpu::ceil_div(p.q_rows, std::max<int64_t>(p.num_sequences, 1)));
-  // The unit takes 16 rows in the time of one. Processors that have it multiply pairs in vectors at half the rate of
-  // floats, which gains nothing beyond noise.
-  constexpr int64_t kFewestRows = 8;
+  // The unit takes 16 rows in the time of one, vectors take four at a time. Processors that have it multiply pairs in
+  // vectors at half the rate of floats, which gains nothing beyond noise.
+  constexpr int64_t kFewestRows = 5;
   return p.group() * positions >= kFewestRows ? 2 : 0;
 }
 
