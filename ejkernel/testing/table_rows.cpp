@@ -18,6 +18,10 @@ constexpr std::array kEvery = {std::string_view("tools/table/main.cpp"), std::st
                                std::string_view("tools/table/rows.cpp"), std::string_view("tools/table/helper_count.*"),
                                std::string_view(":(exclude)ejkernel/testing/table_rows.cpp")};
 
+// What unit tests alone are written with, beside T-06, which rests on all of it.
+constexpr std::string_view kNoEmulatedTiles = ":(exclude)ejkernel/testing/emulated_tiles.*",
+                           kNoMutants = ":(exclude)ejkernel/testing/mutants.*";
+
 Paths kernels_and(std::string_view producer) {
   return {"ejkernel/core",
           "ejkernel/platform/cpu",
@@ -25,6 +29,8 @@ Paths kernels_and(std::string_view producer) {
           "ejkernel/ops",
           "ejkernel/testing",
           producer,
+          kNoEmulatedTiles,
+          kNoMutants,
           ":(exclude)ejkernel/*_test.cpp",
           ":(exclude)ejkernel/ops/*_cuda*",
           ":(exclude)ejkernel/ops/*_sm80*",
@@ -33,13 +39,9 @@ Paths kernels_and(std::string_view producer) {
 
 /// Kernels of a GPU as well.
 Paths all_kernels_and(std::string_view producer) {
-  return {"ejkernel/core",
-          "ejkernel/platform",
-          "ejkernel/runtime",
-          "ejkernel/ops",
-          "ejkernel/testing",
-          producer,
-          ":(exclude)ejkernel/*_test.cpp"};
+  return {"ejkernel/core",  "ejkernel/platform", "ejkernel/runtime",
+          "ejkernel/ops",   "ejkernel/testing",  producer,
+          kNoEmulatedTiles, kNoMutants,          ":(exclude)ejkernel/*_test.cpp"};
 }
 
 constexpr std::string_view kKernelTrials = "tools/table/kernel_trials.*";
@@ -87,6 +89,8 @@ Rows rows_of_a_gpu() {
                      "ejkernel/testing",
                      "tools/table/rows_gpu.cpp",
                      kKernelTrials,
+                     kNoEmulatedTiles,
+                     kNoMutants,
                      ":(exclude)ejkernel/*_test.cpp",
                      ":(exclude)ejkernel/ops/*_cpu*",
                      ":(exclude)ejkernel/ops/*-inl.h"};  // SIMD code, which *_cpu.cpp files include

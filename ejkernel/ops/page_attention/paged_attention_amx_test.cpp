@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ejkernel/ejkernel.h"
-#include "ejkernel/ops/page_attention/paged_batch_cases.h"
+#include "ejkernel/ops/page_attention/paged_cpu_cases.h"
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
 #include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/parallel_for.h"
