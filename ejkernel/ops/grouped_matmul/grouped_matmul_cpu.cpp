@@ -58,8 +58,8 @@ class Tile {
         config_(config),
         at_(at),
         depth_(p.depth_of(offsets, at.group)),
-        scales_a_at_end_(p.a.scale.data != nullptr && p.a.scale.column == 0),
-        scales_b_at_end_(p.b.scale.data != nullptr && p.b.scale.row == 0),
+        scales_a_at_end_(p.a.scale.is_of_rows()),
+        scales_b_at_end_(p.b.scale.is_of_columns()),
         a_(factor_of(p.a, at.batch, at.group, p.rows, p.depth, scales_a_at_end_)),
         b_(factor_of(p.b, at.batch, at.group, p.depth, p.columns, scales_b_at_end_)) {}
 

@@ -60,8 +60,8 @@ Support supports_cpu(DType a, DType b, DType out) {
 Support runs_here(const CpuConfig& config) { return cpu::bf16_dot_runs_here(config.bf16_dot); }
 
 bool fits_pairs(const Product& p) {
-  return holds_bf16(p.a) && holds_bf16(p.b) && (p.a.scale.data == nullptr || p.a.scale.column == 0) &&
-         (p.b.scale.data == nullptr || p.b.scale.row == 0);
+  return holds_bf16(p.a) && holds_bf16(p.b) && (p.a.scale.data == nullptr || p.a.scale.is_of_rows()) &&
+         (p.b.scale.data == nullptr || p.b.scale.is_of_columns());
 }
 
 bool is_tiny(const Product& p) {

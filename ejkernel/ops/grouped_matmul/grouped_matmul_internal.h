@@ -35,6 +35,10 @@ struct BlockGrid {
 struct Scale : BlockGrid {
   const float* data = nullptr;  ///< null: 1 everywhere
   double at(int64_t g, int64_t r, int64_t c) const { return data == nullptr ? 1.0 : data[offset(g, r, c)]; }
+  /// One for each row, whatever the column, and the other way round. A stride of 0 alone does not say so: blocks may
+  /// share a number as well.
+  bool is_of_rows() const { return data != nullptr && column == 0 && block_rows == 1; }
+  bool is_of_columns() const { return data != nullptr && row == 0 && block_columns == 1; }
 };
 
 /// What a mask takes away is selected away: it may hold NaN.

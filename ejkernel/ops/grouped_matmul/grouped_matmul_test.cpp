@@ -155,6 +155,18 @@ TEST_P(GroupedMatmulRules, scales_of_blocks_change_after_128) {
   EXPECT_EQ(get(out, 64), 0);
 }
 
+TEST_P(GroupedMatmulRules, scales_of_blocks_may_be_broadcast_along_k) {
+  for (const int64_t k_blocks : {1, 2}) {  // of one the stride says nothing
+    const int64_t k = 128 * k_blocks;
+    const Array lhs = array_of(DType::bf16, {1, k}, std::vector<double>(static_cast<size_t>(k), 1));
+    const Array rhs = array_of(DType::i8, {1, k, 300}, std::vector<double>(static_cast<size_t>(k * 300), 1));
+    const Array scales = f32({3}, {1, 2, 4});
+    const Tensor broadcast(scales.data(), DType::f32, {1, k_blocks, 3}, {0, 0, 1});
+    const Array out = multiply({.lhs = lhs, .rhs = rhs, .group_sizes = i32({1}), .rhs_scale = broadcast});
+    for (int64_t n = 0; n < 300; ++n) EXPECT_EQ(get(out, n), static_cast<double>(k << (n / 128))) << n;
+  }
+}
+
 TEST_P(GroupedMatmulRules, weights_alone_may_be_8_bit) {
   const Array lhs = f32({1, 2}, {0.1f, 3}), rhs = array_of(DType::e4m3, {1, 2, 1}, {1.5, 448});
   const Array out = multiply({.lhs = lhs, .rhs = rhs, .group_sizes = i32({1}), .rhs_scale = f32({}, {2})});

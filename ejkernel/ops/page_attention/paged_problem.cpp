@@ -103,7 +103,7 @@ Tensor interleaved_view(const Tensor& cache, int64_t part) {
   const int64_t head = cache.num_elements() == 0 ? 0 : cache.strides[2];  // of nothing: any number
   Tensor view(cache.data, cache.dtype, {shape[0], shape[1], shape[2] / 2, shape[3]},
               {cache.strides[0], cache.strides[1], 2 * head, cache.strides[3]}, cache.device);
-  // Rows of i4 begin at whole bytes: head sizes are even. A plan knows an address's last bits only: hence integers.
+  // Rows of i4 begin at whole bytes (check_paged). A plan knows an address's last bits only: hence integers.
   if (cache.data != nullptr)
     view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(cache.data) +
                                         static_cast<uintptr_t>(part * head * bits(cache.dtype) / 8));
@@ -180,9 +180,9 @@ void check_paged(const PagedCheck& c) {
     require(c.key.dtype != DType::i4 || dims % 2 == 0, op, name, "be even for an i4 cache", std::to_string(dims),
             "i4 packs two elements to a byte");
   }
-  for (const Tensor& cache : {c.key, c.value})
-    require(begins_at_bytes(cache), op, "the cache", "have rows that begin at whole bytes", "odd strides of i4",
-            "pad rows to an even number of elements");
+  for (const Tensor& cache : {c.key, c.value, c.interleaved})
+    require(!cache.present() || begins_at_bytes(cache), op, "the cache", "have rows that begin at whole bytes",
+            "odd strides of i4", "pad rows to an even number of elements");
   check_groups(op, "k_scale", c.k_scale, c.key.shape[3]);
   check_groups(op, "v_scale", c.v_scale, c.value.shape[3]);
   if (c.sinks.present() && c.sinks.rank() == 1 && c.sinks.shape[0] == c.num_q_heads && c.num_q_heads > 1)

@@ -27,10 +27,12 @@ PagedCall paged_call(const Call<RaggedPageAttention>& call);
 /// Of the part that attends, after the writing.
 PagedCall paged_call(const Call<RaggedPageAttentionV3>& call);
 
-/// What an operation asks beyond its contracts, in its name. `key` and `value` are the [page, slot, head, dim] views.
+/// What an operation asks beyond its contracts, in its name. `key` and `value` are the [page, slot, head, dim] views,
+/// of `interleaved` where there is one.
 struct PagedCheck {
   std::string_view operation = {};
   Tensor key = {}, value = {};
+  Tensor interleaved = {};
   Tensor k_scale = {}, v_scale = {}, sinks = {};
   int64_t num_q_heads = 0;
 };

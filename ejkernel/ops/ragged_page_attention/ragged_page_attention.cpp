@@ -10,6 +10,7 @@ void RaggedPageAttention::check(const Inputs& in, const Params&, Dims&) {
   attn::check_paged({.operation = kName,
                      .key = attn::interleaved_view(in.kv_pages, 0),
                      .value = attn::interleaved_view(in.kv_pages, 1),
+                     .interleaved = in.kv_pages,
                      .k_scale = in.k_scale,
                      .v_scale = in.v_scale,
                      .sinks = in.softmax_aux,

@@ -165,6 +165,20 @@ TEST_P(RaggedPageRules, nothing_of_an_unread_slot_reaches_a_result) {
   EXPECT_THAT(values_of(of_lse), ElementsAre(0, -kInf));
 }
 
+TEST(RaggedPageAttention, heads_of_int4_begin_at_whole_bytes) {
+  const Array bytes = Array::zeros(DType::u8, {40}), queries = Array::zeros(DType::f32, {1, 1, 8});
+  const Tensor pages(bytes.data(), DType::i4, {1, 2, 2, 8}, {40, 20, 9, 1});
+  EXPECT_THAT(refusal_of([&] {
+                ragged_page_attention({.queries = queries,
+                                       .kv_pages = pages,
+                                       .context_lens = i32({1}),
+                                       .block_tables = array_of(DType::i32, {1, 1}, {0}),
+                                       .query_start_loc = i32({0, 1}),
+                                       .num_seqs = i32({1})});
+              }),
+              HasSubstr("the cache must have rows that begin at whole bytes"));
+}
+
 TEST(RaggedPageAttention, shapes_that_do_not_fit_are_explained) {
   const Array queries = Array::zeros(DType::f32, {2, 4, 8}), pages = Array::zeros(DType::f32, {3, 2, 4, 8});
   const Array odd = Array::zeros(DType::f32, {3, 2, 3, 8}), three = Array::zeros(DType::f32, {3, 2, 6, 8});
