@@ -227,8 +227,10 @@ struct FlashSm80Block {
       for (int r = 0; r < 2; ++r) {
         OnlineSoftmax& row = rows[t][r];
         row.sum = quad_sum(row.sum);
+        // A row that has seen nothing has output 0, whatever a sink holds.
+        const bool is_empty = row.sum == 0;
         float factor = row.add(sinks);
-        factor *= row.normalizer();
+        factor = is_empty ? 0 : factor * row.normalizer();
         const int at = tile.first_row + thread_row() + 16 * t + 8 * r;
         const bool is_wanted = (wanted >> (2 * t + r) & 1) != 0;
         if (is_wanted && args.to.lse.present() && lane_index() % 4 == 0)
