@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ejkernel/core/dlpack.h"
+#include "ejkernel/core/events.h"
 #include "ejkernel/core/sequence.h"
 #include "ejkernel/ops/operations.h"
 #include "ejkernel/runtime/api.h"

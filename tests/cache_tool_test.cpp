@@ -140,6 +140,16 @@ TEST_F(CacheTool, merge_keeps_what_is_there_unless_told_otherwise) {
   EXPECT_EQ(Json::parse(partly.out)["not_good"], 1);
 }
 
+TEST_F(CacheTool, merging_replaces_what_a_search_left_that_was_cut_short) {
+  const Record unfinished = {.value = "{}", .provenance = R"({"how": "unfinished", "search_seconds": 2})"};
+  ASSERT_TRUE(Store(root).put(key("a"), unfinished));
+  put(other, "a", "{\"block_q\": 128}");
+  const Json json = json_of(cache({"merge", other, "--json"}));
+  EXPECT_EQ(json["replaced"], 1);
+  EXPECT_EQ(json["kept"], 0);
+  EXPECT_EQ(value_in(root, "a"), "{\"block_q\": 128}");
+}
+
 TEST_F(CacheTool, diff_says_where_two_stores_differ) {
   put(other, "a", "theirs");
   put(other, "c", "more");

@@ -75,6 +75,7 @@ TEST(DriverAbi, functions_are_the_toolkits) {
   EJK_EXPECT_MATCH(graph_destroy, cuGraphDestroy);
   EJK_EXPECT_MATCH(graph_exec_destroy, cuGraphExecDestroy);
   EJK_EXPECT_MATCH(module_load, cuModuleLoadData);
+  EJK_EXPECT_MATCH(module_unload, cuModuleUnload);
   EJK_EXPECT_MATCH(module_function, cuModuleGetFunction);
   EJK_EXPECT_MATCH(function_load, cuFuncLoad);
   EJK_EXPECT_MATCH(function_set_attribute, cuFuncSetAttribute);

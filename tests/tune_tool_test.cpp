@@ -176,6 +176,13 @@ TEST_F(TuneTool, begins_where_a_near_problem_ended) {
   EXPECT_THAT(second.value("transferred_from", "q_len<=64"), HasSubstr("q_len<=64"));
 }
 
+TEST_F(TuneTool, looks_for_a_config_and_takes_none) {
+  EXPECT_THAT(tune({"--config", "block_q=16"}).err, HasSubstr("--config must be left out of tune"));
+  const ProcessResult policy = tune({"--policy", "heuristics"});
+  EXPECT_THAT(policy.err, HasSubstr("--policy must be left out of tune"));
+  EXPECT_EQ(policy.exit_code, 2);
+}
+
 TEST_F(TuneTool, a_kernel_with_one_config_is_said_so) {
   EXPECT_EQ(run({"tune", "mean_pooling", "--num_tokens", "32"}).out, "mean_pooling  kernel cpu has one config\n");
 }

@@ -89,16 +89,22 @@ void Store::open_places() const {
   std::call_once(state_->opened, [&] { state_->places = places_at(options_.read_only); });
 }
 
-std::optional<Record> Store::find(const RecordKey& key) const {
+std::optional<Record> Store::find(const RecordKey& key, const std::function<bool(const Record&)>& is_wanted) const {
+  std::optional<Record> first;
+  const auto is_it = [&](const std::optional<Record>& record) {
+    if (record && !first) first = record;
+    return record && (is_wanted == nullptr || is_wanted(*record));
+  };
   if (!root_.empty())
-    if (auto record = store_folder::find(root_, key, /*writable=*/true, state_->trusted)) return record;
-  if (options_.read_only.empty()) return std::nullopt;
+    if (auto record = store_folder::find(root_, key, /*writable=*/true, state_->trusted); is_it(record)) return record;
+  if (options_.read_only.empty()) return first;
   open_places();
   for (const Place& place : state_->places)
     if (auto record = place.archive ? place.archive->find(key)
-                                    : store_folder::find(place.folder, key, /*writable=*/false, state_->trusted))
+                                    : store_folder::find(place.folder, key, /*writable=*/false, state_->trusted);
+        is_it(record))
       return record;
-  return std::nullopt;
+  return first;
 }
 
 bool Store::put(const RecordKey& key, const Record& record) const {

@@ -85,7 +85,9 @@ class EJK_API Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  std::optional<Record> find(const RecordKey& key) const;
+  /// The root's record, else that of the first read-only place that has one. With `is_wanted` the first of them that
+  /// it takes, and the first of all where it takes none.
+  std::optional<Record> find(const RecordKey& key, const std::function<bool(const Record&)>& is_wanted = nullptr) const;
   /// True when the record is on disk, for good.
   bool put(const RecordKey& key, const Record& record) const;
 

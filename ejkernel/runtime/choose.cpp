@@ -9,6 +9,7 @@
 
 #include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/events.h"
 #include "ejkernel/core/log.h"
 #include "ejkernel/platform/cuda/stream.h"
 #include "ejkernel/runtime/calibration.h"
@@ -175,6 +176,9 @@ class Chooser {
 
     Choice made = choose_config(kernel, policy);
     if (!prepare(made, support)) return nullptr;
+    if (trail_ == nullptr)
+      emit(EventKind::choice, declaration_.name, kernel->name,
+           [&] { return fmt::format("tier {}: {}", name(made.tier), to_string(*kernel, made.config)); });
     auto choice = std::make_shared<const Choice>(std::move(made));
     if (!now || choice->is_for_now) return choice;
     return choices().put_unless(hash_, choice_key, {std::move(choice), now->generation}, is_current).choice;
@@ -278,6 +282,8 @@ class Chooser {
     if (!why_no_guess_.empty()) return made(kernel, heuristic(*kernel), Tier::heuristics, why_no_guess_);
     note(Tier::heuristics, "not allowed by policy");
     note(Tier::error, "no config");
+    if (trail_ == nullptr)
+      emit(EventKind::choice, declaration_.name, kernel->name, [] { return "tier error: no config"; });
     throw Unsupported(fmt::format("{}: no config for kernel {}: nothing was given, scoped or cached for this problem, "
                                   "and the policy switches heuristics off; pass a config or allow heuristics",
                                   declaration_.name, kernel->name),
@@ -308,22 +314,46 @@ class Chooser {
       return std::nullopt;
     }
 
-    if (const auto stored = find_stored_config(config_record_key(request_, kernel))) {
-      if (stored->values.empty()) return nothing_faster(Tier::store, stored->how);
-      if (const auto config = from_values(Tier::store, kernel, stored->values))
-        return Measured{*config, Tier::store, stored->how};
-    } else {
-      note(Tier::store, "miss");
-    }
-
+    if (const auto answer = stored_config(kernel, config_record_key(request_, kernel), policy)) return *answer;
     return tuner_config(kernel, policy);
   }
 
-  std::optional<Measured> nothing_faster(Tier tier, const std::string& how = "") {
-    why_no_guess_ = "measured: nothing beats it";
-    note(tier, how.starts_with(kUnfinished) ? "measured: nothing beat the heuristic's config before the budget ended"
-                                            : "measured: nothing beats the heuristic's config");
+  /// Tier 4. No answer, or an empty one: nothing beats the heuristic's config.
+  std::optional<std::optional<Measured>> stored_config(const KernelInfo& kernel, const RecordKey& record,
+                                                       const Policy& policy) {
+    const std::optional<StoredConfig> stored = find_stored_config(record);
+    if (!stored) {
+      note(Tier::store, "miss");
+      return std::nullopt;
+    }
+    if (stored->values.empty()) {
+      nothing_faster(Tier::store, stored->unfinished_after.has_value());
+      if (!deserves_another_search(*stored, policy)) return std::optional<Measured>();
+      return std::nullopt;
+    }
+    if (const auto config = from_values(Tier::store, kernel, stored->values))
+      return Measured{*config, Tier::store, stored->how};
     return std::nullopt;
+  }
+
+  /// A search that its budget ended is made again where there is a good deal more time for it. Not for a little more:
+  /// each process would spend it in vain.
+  static bool deserves_another_search(const StoredConfig& stored, const Policy& policy) {
+    constexpr double kMuchMore = 2;
+    return policy.autotune && stored.unfinished_after && budget_seconds() >= kMuchMore * *stored.unfinished_after;
+  }
+
+  std::optional<Measured> nothing_faster(Tier tier, bool is_unfinished = false) {
+    const std::string_view when = is_unfinished ? " before the budget ended" : "";
+    why_no_guess_ = fmt::format("measured: nothing {} it{}", is_unfinished ? "beat" : "beats", when);
+    note(tier, fmt::format("measured: nothing {} the heuristic's config{}", is_unfinished ? "beat" : "beats", when));
+    return std::nullopt;
+  }
+
+  /// What this process may still spend on a problem.
+  static double budget_seconds() {
+    const double left = environment::autotune_total_seconds() - tuning_seconds.load();
+    return std::min(left, environment::autotune_budget_seconds());
   }
 
   /// Tier 5. What goes wrong here, in a kernel's own functions as well, is not the call's error. It is remembered, so
@@ -331,7 +361,7 @@ class Chooser {
   std::optional<Measured> tuner_config(const KernelInfo& kernel, const Policy& policy) {
     try {
       const std::string why = why_not_tuned(kernel, policy);
-      if (why.empty()) return tuned(kernel);
+      if (why.empty()) return tuned(kernel, policy);
       note(Tier::autotune, why);
     } catch (const std::exception& error) {
       note(Tier::autotune, fmt::format("failed: {}", error.what()));
@@ -345,8 +375,8 @@ class Chooser {
   std::string why_not_tuned(const KernelInfo& kernel, const Policy& policy) {
     if (!policy.autotune) return "not allowed by policy";
     if (const auto failure = tuning_failures().find(hash_, key_)) return "failed before: " + *failure;
-    const double left = environment::autotune_total_seconds() - tuning_seconds.load();
-    if (left <= 0) return "the process's budget is spent";
+    if (environment::autotune_budget_seconds() <= 0) return "EJKERNEL_AUTOTUNE_BUDGET_MS is 0";
+    if (budget_seconds() <= 0) return "the process's budget is spent";
     if (writes_nothing(outputs_)) return "the call writes nothing";
     const size_t count = kernel.candidates(view_, device_).size();
     if (count < 2) return "there is one candidate";
@@ -355,8 +385,7 @@ class Chooser {
       return "not while the call's stream is captured";
     }
     if (trail_ != nullptr)
-      return fmt::format("would tune at the first call: {} candidates within {} s", count,
-                         std::min(left, environment::autotune_budget_seconds()));
+      return fmt::format("would tune at the first call: {} candidates within {} s", count, budget_seconds());
     return "";
   }
 
@@ -376,25 +405,19 @@ class Chooser {
     return given;
   }
 
-  std::optional<Measured> tuned(const KernelInfo& kernel) {
+  std::optional<Measured> tuned(const KernelInfo& kernel, const Policy& policy) {
     const RecordKey record = config_record_key(request_, kernel);
     const SingleFlight flight(record.environment + record.text);
     is_for_now_ = !flight.is_ours();
     if (!flight.is_ours()) return std::nullopt;
     // Whoever had the flight before may have just landed.
-    if (const auto stored = find_stored_config(record)) {
-      if (stored->values.empty()) return nothing_faster(Tier::store, stored->how);
-      if (const auto config = from_values(Tier::store, kernel, stored->values))
-        return Measured{*config, Tier::store, stored->how};
-    }
+    if (const auto answer = stored_config(kernel, record, policy)) return *answer;
     const TimeSpentTuning spent;
     const PlanOptions own{
         .platform = kernel.platform, .kernel = kernel.name, .config = config_values(kernel, heuristic(kernel))};
     const Plan plan = Plan::make(request_.operation, request_.inputs, *request_.params, own);
-    const double left = environment::autotune_total_seconds() - tuning_seconds.load();
-    const TuneReport report =
-        tune(plan, {.budget_seconds = std::min(left, environment::autotune_budget_seconds())}, data_at_hand());
-    if (!report.faster) return nothing_faster(Tier::autotune);
+    const TuneReport report = tune(plan, {.budget_seconds = budget_seconds()}, data_at_hand());
+    if (!report.faster) return nothing_faster(Tier::autotune, !report.complete);
     return Measured{report.best, Tier::autotune};
   }
 
@@ -483,6 +506,11 @@ void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel,
   const std::string key = Chooser(request, nullptr).key_for(kernel);
   memory_tier().put(digest_of(key).low, key, config);
   memory_generation.fetch_add(1);
+}
+
+bool has_memory_config(const ChooseRequest& request, const KernelInfo& kernel) {
+  const std::string key = Chooser(request, nullptr).key_for(kernel);
+  return memory_tier().find(digest_of(key).low, key).has_value();
 }
 
 void clear_memory_configs() {

@@ -52,6 +52,16 @@ std::string told(const std::string& provenance) try {
   return "";
 }
 
+/// The seconds that a search took whose budget ended before anything beat the heuristic's config; nullopt: it is of
+/// another.
+std::optional<double> unfinished_after(const Record& record) try {
+  const Json json = Json::parse(record.provenance);
+  if (json.at("how") != kUnfinished) return std::nullopt;
+  return json.at("search_seconds").get<double>();
+} catch (const Json::exception&) {
+  return std::nullopt;
+}
+
 // ---- how near two records' keys are ----
 
 constexpr std::string_view kFor = " for ";
@@ -155,11 +165,13 @@ bool is_of_this_build(const RecordKey& key) {
                      [&](const auto& kernel) { return key.text.starts_with(kernel_text(*kernel) + problem); });
 }
 
+bool is_unfinished(const Record& record) { return unfinished_after(record).has_value(); }
+
 std::optional<StoredConfig> find_stored_config(const RecordKey& key) {
-  const std::optional<Record> record = store().find(key);
+  const std::optional<Record> record = store().find(key, [](const Record& found) { return !is_unfinished(found); });
   const std::optional<ConfigValues> values = record ? parsed(key.group, *record) : std::nullopt;
   if (!values) return std::nullopt;
-  return StoredConfig{*values, told(record->provenance)};
+  return StoredConfig{*values, told(record->provenance), unfinished_after(*record)};
 }
 
 std::optional<NearConfig> find_near_config(const RecordKey& key) {

@@ -44,11 +44,17 @@ struct ConfigProvenance {
   std::string transferred_from = {};  ///< the near problem whose config the search began with; empty: none
 };
 
+/// Whether it is of a search that the budget ended before anything beat the heuristic's config: any other record of the
+/// problem says more.
+EJK_API bool is_unfinished(const Record& record);
+
 struct StoredConfig {
   ConfigValues values;  ///< empty: it was measured that nothing beats the heuristic's config
   std::string how;  ///< for people: "tuned 2026-11-22T10:00:00Z: 81.2 us, 0.931 of the heuristic's time"; may be empty
+  std::optional<double> unfinished_after = {};  ///< seconds that such a search took
 };
-/// nullopt: there is none, or what is there cannot be read as one. Legality is the caller's to check.
+/// The store's own record or, where that is unfinished, a better one of its read-only places. nullopt: there is none,
+/// or what is there cannot be read as one. Legality is the caller's to check.
 std::optional<StoredConfig> find_stored_config(const RecordKey& key);
 
 /// What was found for another problem of the same kernel.

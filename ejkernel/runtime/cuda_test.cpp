@@ -473,7 +473,7 @@ TEST_F(Cuda, any_driver_call_may_fail_and_the_next_call_works) {
     int64_t num_faults = 0;
     for (int64_t k = 1;; ++k) {
       fake.restart();
-      const size_t blocks = fake.num_blocks();
+      const size_t blocks = fake.num_blocks(), modules = fake.num_modules();
       fake.fail_call(k, code);
       bool threw = false;
       try {
@@ -489,6 +489,7 @@ TEST_F(Cuda, any_driver_call_may_fail_and_the_next_call_works) {
       EXPECT_LE(fake.num_blocks(), blocks + (releasing ? 1 : 0)) << "call " << k << ", " << failed;
       if (failed.empty()) break;
       EXPECT_NO_THROW(whole_call()) << "after call " << k;
+      EXPECT_EQ(fake.num_modules(), modules + 1) << "after call " << k << ", " << failed;
       ASSERT_LT(k, 1000);
     }
     EXPECT_GT(num_faults, 10);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/events.h"
 #include "ejkernel/core/log.h"
 #include "ejkernel/runtime/batch_fold_internal.h"
 #include "ejkernel/runtime/calibration.h"
@@ -192,9 +193,9 @@ class ReportingLab : public TuningLab {
   void expect(size_t candidate) override { inside_.expect(candidate); }
   std::string admit(size_t candidate) override {
     std::string why = inside_.admit(candidate);
-    if (log_enabled(LogLevel::info) && !why.empty())
-      log(LogLevel::info, fmt::format("{}: tuning kernel {}: {} is rejected: {}", plan_.operation().name,
-                                      plan_.kernel().name, to_string(plan_.kernel(), candidates_[candidate]), why));
+    if (!why.empty())
+      emit(EventKind::tuning, plan_.operation().name, plan_.kernel().name,
+           [&] { return fmt::format("{} is rejected: {}", to_string(plan_.kernel(), candidates_[candidate]), why); });
     if (options_.progress) options_.progress(++done_, candidates_.size());
     return why;
   }
@@ -250,7 +251,7 @@ Start start_of(const Plan& plan, std::span<const ConfigBlock> candidates) {
 /// As broad a search as leaves a race of some six rounds in its part of the budget; a GPU's candidates have to be
 /// compiled.
 size_t breadth_of(TuningLab& lab, Device device, double budget_seconds) {
-  if (device.kind != DeviceKind::cpu) return kLeastBreadth;
+  if (device.kind != DeviceKind::cpu || lab.is_out_of_time()) return kLeastBreadth;
   const double began = now_seconds();
   lab.sample(0);
   const double rounds = 6 * (now_seconds() - began);
@@ -375,8 +376,7 @@ std::vector<Finalist> finalists_of(const SearchResult& found, double seconds) {
     return found.trials[a.at].quartile() < found.trials[b.at].quartile();
   });
   all.insert(all.begin(), {found.best});
-  // Each sample comes after a run that is not timed.
-  const double heat = 2 * kHeatSamples * std::max(found.trials[0].median(), PlanLab::kSampleSeconds);
+  const double heat = kHeatSamples * PlanLab::seconds_of_sample(found.trials[0].median());
   constexpr double kOthers = 3;  // the heuristic's config beside them; it and the one of the proof
   const double most = std::clamp(seconds / (kPlaces.least * heat) - kOthers, 1.0, 0.0 + kFinalists);
   all.resize(std::min(all.size(), static_cast<size_t>(most)));
@@ -458,18 +458,23 @@ void run_last_heats(std::vector<Finalist> finalists, double until, NumPlaces pla
   if (report.faster) report.best = report.candidates[finalists.front().at].config;
 }
 
-void log_report(const Plan& plan, const TuneReport& report) {
-  if (!log_enabled(LogLevel::info)) return;
+void tell(const Plan& plan, const TuneReport& report) {
+  const auto emit_of_plan = [&](auto text) {
+    emit(EventKind::tuning, plan.operation().name, plan.kernel().name, text);
+  };
   for (const CandidateReport& candidate : report.candidates)
     if (candidate.num_samples > 0)
-      log(LogLevel::info, fmt::format("{}: tuning kernel {}: {} takes {:.4g} us ({} samples)", plan.operation().name,
-                                      plan.kernel().name, to_string(plan.kernel(), candidate.config),
-                                      candidate.seconds * 1e6, candidate.num_samples));
-  log(LogLevel::info,
-      fmt::format("{}: tuned kernel {} in {:.2f} s: {}", plan.operation().name, plan.kernel().name, report.seconds,
-                  report.faster ? fmt::format("{}, {:.3f} of the heuristic's time",
-                                              to_string(plan.kernel(), report.best), report.comparison.ratio.median)
-                                : "nothing beats the heuristic's config"));
+      emit_of_plan([&] {
+        return fmt::format("{} takes {:.4g} us ({} samples)", to_string(plan.kernel(), candidate.config),
+                           candidate.seconds * 1e6, candidate.num_samples);
+      });
+  emit_of_plan([&] {
+    return fmt::format("tuned in {:.2f} s: {}", report.seconds,
+                       report.faster
+                           ? fmt::format("{}, {:.3f} of the heuristic's time", to_string(plan.kernel(), report.best),
+                                         report.comparison.ratio.median)
+                           : "nothing beats the heuristic's config");
+  });
 }
 
 ConfigProvenance provenance_of(const TuneReport& report) {
@@ -485,6 +490,12 @@ ConfigProvenance provenance_of(const TuneReport& report) {
 
 void publish(const Plan& plan, TuneReport& report) {
   const ChooseRequest request = plan.request();
+  if (!report.faster && !report.complete) {
+    // What a search that was cut short did not find says nothing against what is known already.
+    const std::optional<StoredConfig> stored = find_stored_config(config_record_key(request, plan.kernel()));
+    report.published = stored && !stored->unfinished_after;
+    if (report.published || has_memory_config(request, plan.kernel())) return;
+  }
   set_memory_config(request, plan.kernel(), report.faster ? std::optional(report.best) : std::nullopt);
   // Nothing over the heuristic's config is an answer too: the next process need not look again.
   report.published = put_stored_config(config_record_key(request, plan.kernel()),
@@ -540,10 +551,11 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
         fmt::format("{}: kernel {} cannot be tuned: its heuristic's config fails: {}", op, kernel.name, why));
   ReportingLab lab(first_place.lab(), plan, candidates, options);
   const Start start = start_of(plan, candidates);
-  const size_t breadth = breadth_of(first_place.lab(), plan.device(), options.budget_seconds);
-  const SearchResult found = options.verify_only ? admit_all(candidates.size(), lab)
-                                                 : search(candidates, kernel.config_fields, lab,
-                                                          {.seed = options.seed, .also = start.at, .breadth = breadth});
+  const auto searched = [&] {
+    const size_t breadth = breadth_of(first_place.lab(), plan.device(), options.budget_seconds);
+    return search(candidates, kernel.config_fields, lab, {.seed = options.seed, .also = start.at, .breadth = breadth});
+  };
+  const SearchResult found = options.verify_only ? admit_all(candidates.size(), lab) : searched();
 
   TuneReport report{.kernel = plan.choice().kernel, .candidates = {}, .best = candidates.front(), .comparison = {}};
   report.candidates = reports_of(candidates, found.trials);
@@ -563,7 +575,7 @@ TuneReport tune(const Plan& plan, const TuneOptions& options, std::span<const Te
     run_last_heats(finalists_of(found, has_other_places ? until - now_seconds() : 0), until,
                    has_other_places ? kPlaces : NumPlaces{1, 1}, lab_in, report);
   report.seconds = now_seconds() - began;
-  log_report(plan, report);
+  tell(plan, report);
   if (options.publish && !options.verify_only) publish(plan, report);
   return report;
 }

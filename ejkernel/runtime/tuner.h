@@ -47,7 +47,7 @@ struct TuneReport {
   int64_t batch = 0;                        ///< of the smaller call that was tried; 0: it was the plan's own
   std::string transferred_from = {};        ///< the near problem whose config was tried first; empty: none
   bool complete = true;                     ///< false: the budget ended the search
-  bool published = false;                   ///< in the store; memory has it where the store cannot be written, too
+  bool published = false;                   ///< the store answers; memory does where it cannot be written, too
   double seconds = 0;
 };
 

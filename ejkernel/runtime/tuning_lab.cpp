@@ -98,9 +98,10 @@ double PlanLab::sample(size_t candidate) try {
   // One that replaces a process which has ended meets the candidate for the first time.
   if (!entry.plan && !admit(candidate).empty()) return -1;
   if (plan_.device().kind == DeviceKind::cpu) {
-    // What another candidate left is not this one's: threads that fell asleep beside it, and what lies in caches.
-    launch(entry, nullptr);
     double began = now_seconds();
+    launch(entry, nullptr);
+    if (const double took = now_seconds() - began; took >= kLongSeconds) return took;
+    began = now_seconds();
     if (entry.runs == 0) {
       launch(entry, nullptr);
       entry.runs = static_cast<int64_t>(std::ceil(kSampleSeconds / std::max(now_seconds() - began, 1e-9)));

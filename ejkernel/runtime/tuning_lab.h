@@ -1,6 +1,7 @@
 // Candidates tried in this process: planned, run on guarded memory, compared with the heuristic's config, timed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <future>
 #include <optional>
@@ -20,10 +21,17 @@ namespace ejk {
 enum class Heuristic { is_checked, is_trusted };
 
 /// Tries configs of a plan's kernel on the plan's problem. On the host a sample is runs on data that stay in the
-/// caches; on a GPU at least 2 ms of runs each of which finds its data in memory.
+/// caches, or a single run where that is long; on a GPU at least 2 ms of runs each of which finds its data in memory.
 class PlanLab : public TuningLab {
  public:
   static constexpr double kSampleSeconds = 100e-6;  ///< what one takes on the host, at least
+  /// A run that takes so long is a sample by itself. Others come after one that is not timed: what another candidate
+  /// left, threads that fell asleep beside it and what lies in caches, is not theirs.
+  static constexpr double kLongSeconds = 10e-3;
+  /// How long it takes on the host to get a sample of what one run takes that long.
+  static double seconds_of_sample(double run) {
+    return run >= kLongSeconds ? run : run + std::max(run, kSampleSeconds);
+  }
   /// `inputs` have data on the plan's device; the first candidate is the heuristic's config. All three outlive the lab.
   /// Time is up when now_seconds() is `until`.
   PlanLab(const Plan& plan, std::span<const Tensor> inputs, std::span<const ConfigBlock> candidates, double until,

@@ -328,6 +328,9 @@ cuda::DriverApi make_driver() {
       return 0;
     });
   };
+  api.module_unload.address = [](CUmodule module) {
+    return called("cuModuleUnload", [&] { return state->modules.erase(module) == 1 ? 0 : kInvalidHandle; });
+  };
   api.module_function.address = [](CUfunction* function, CUmodule module, const char* name) {
     return called("cuModuleGetFunction", [&]() -> int {
       const auto found = state->modules.find(module);
@@ -505,6 +508,7 @@ const std::vector<FakeCuda::Launch>& FakeCuda::launches() const { return state->
 const std::vector<FakeCuda::Map>& FakeCuda::maps() const { return state->maps; }
 int64_t FakeCuda::compilations() const { return state->compilations; }
 size_t FakeCuda::num_blocks() const { return state->blocks.size(); }
+size_t FakeCuda::num_modules() const { return state->modules.size(); }
 size_t FakeCuda::num_contexts() const { return contexts.size(); }
 const std::string& FakeCuda::store_root() const { return root_; }
 void FakeCuda::restart() { install(); }

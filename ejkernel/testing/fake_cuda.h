@@ -48,6 +48,7 @@ class FakeCuda {
   const std::vector<Map>& maps() const;
   int64_t compilations() const;
   size_t num_blocks() const;    ///< device allocations that are not freed
+  size_t num_modules() const;   ///< loaded and not unloaded
   size_t num_contexts() const;  ///< contexts pushed on this thread and not popped
   const std::string& store_root() const;
   /// Forgets what was compiled in this process, as a new process would; the store stays.

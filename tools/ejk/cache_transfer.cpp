@@ -66,7 +66,7 @@ void take(const StoredRecord& stored, const Store& into, bool replaces, Transfer
   const auto present = into.find(stored.key);
   if (present && present->value == stored.record.value) {
     ++transfer.same;
-  } else if (present && !replaces) {
+  } else if (present && !replaces && !is_unfinished(*present)) {
     ++transfer.kept;
   } else if (into.put(stored.key, imported(stored.record))) {
     ++(present ? transfer.replaced : transfer.added);

@@ -109,7 +109,18 @@ void require_alone(std::string_view flag, const std::string& other) {
     throw_invalid("ejk", flag, "be the only description of the problems", other + " as well", "leave one of them out");
 }
 
+/// The tuner is what looks for a config, whatever the policy.
+void require_no_choice(const CallFlags& call) {
+  if (!call.config.empty())
+    throw_invalid("ejk", "--config", "be left out of tune, which tries every config", call.config.front(),
+                  "time one with ejk bench");
+  if (!call.policy.empty())
+    throw_invalid("ejk", "--policy", "be left out of tune, which looks for a config in any case", call.policy,
+                  "leave it out");
+}
+
 std::vector<Problem> problems_of(const Flags& flags) {
+  require_no_choice(flags.call);
   if (!flags.recorded.empty()) {
     require_alone("--recorded", flags.call.operation);
     require_alone("--recorded", flags.hlo);

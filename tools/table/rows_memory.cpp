@@ -209,7 +209,7 @@ int64_t device_failures(const RowRequest& request, Tally& tally) {
         continue;  // it has no kernel for a GPU
       }
       for (int64_t k = 1; k < 10000; ++k, ++points) {
-        const size_t blocks = fake.num_blocks();
+        const size_t blocks = fake.num_blocks(), modules = fake.num_modules();
         fake.fail_call(k, kOutOfMemory);
         std::string wrong;
         bool was_thrown = false;
@@ -225,6 +225,7 @@ int64_t device_failures(const RowRequest& request, Tally& tally) {
         if (!was_thrown && failed == "cuLaunchKernel") wrong = "a launch that failed is no error";
         const bool releasing = failed == "cuMemFreeAsync" || failed.starts_with("cuCtx");
         if (fake.num_blocks() > blocks + (releasing ? 1 : 0)) wrong = "a block of device memory leaked";
+        if (fake.num_modules() != modules) wrong = "a module leaked";
         if (fake.num_contexts() != 0) wrong = "the caller's context was not given back";
         tally.add(wrong.empty() ? wrong : fmt::format("{}, call {} ({}): {}", problem.label, k, failed, wrong));
       }

@@ -155,6 +155,7 @@ struct DriverApi {
   DriverFunction<abi::CUgraphExec> graph_exec_destroy{"cuGraphExecDestroy"};
 
   DriverFunction<abi::CUmodule*, const void*> module_load{"cuModuleLoadData"};
+  DriverFunction<abi::CUmodule> module_unload{"cuModuleUnload"};
   DriverFunction<abi::CUfunction*, abi::CUmodule, const char*> module_function{"cuModuleGetFunction"};
   DriverFunction<abi::CUfunction> function_load{"cuFuncLoad"};  // null before CUDA 12.4
   DriverFunction<abi::CUfunction, int, int> function_set_attribute{"cuFuncSetAttribute"};

@@ -7,8 +7,11 @@
 #include <chrono>
 #include <future>
 #include <map>
+#include <memory>
+#include <type_traits>
 
 #include "ejkernel/core/environment.h"
+#include "ejkernel/core/events.h"
 #include "ejkernel/platform/cuda/cubin_store.h"
 #include "ejkernel/platform/cuda/sources.h"
 
@@ -159,12 +162,20 @@ std::shared_ptr<const Program> make(const ProgramSpec& spec, const std::string& 
   const std::string version = compiler_version();
   const RecordKey key = cubin_key(spec, architecture, version);
   std::optional<Compiled> compiled = find_cubin(key);
+  const auto told = [&](auto text) { emit(EventKind::compile, "", spec.instance, text); };
   if (compiled) {
+    told([&] { return fmt::format("found in the store, compiled for {}", architecture); });
     check_report(spec, compiled->report);  // a reference may have put it there, which may spill
-  } else {
-    compiled = compile(spec, architecture);
-    keep_cubin(key, *compiled, version);
+    return std::make_shared<const Program>(spec, std::move(*compiled));
   }
+  try {
+    compiled = compile(spec, architecture);
+  } catch (const std::exception& error) {
+    told([&] { return fmt::format("refused: {}", error.what()); });
+    throw;
+  }
+  told([&] { return fmt::format("compiled for {} in {:.2f} s", architecture, compiled->seconds); });
+  keep_cubin(key, *compiled, version);
   return std::make_shared<const Program>(spec, std::move(*compiled));
 }
 
@@ -251,15 +262,19 @@ void Program::load_on(const DeviceProperties& device) const {
   if (function(ordinal) != nullptr) return;
   const CurrentDevice current(ordinal);
   const DriverApi& api = driver();
-  CUmodule module = nullptr;
-  api.module_load(&module, compiled_.cubin.data());
+  CUmodule loaded_module = nullptr;
+  api.module_load(&loaded_module, compiled_.cubin.data());
+  // Unloaded again if the driver fails before the end: the next call loads it anew.
+  const auto unload = [&api](CUmodule given_up) { api.module_unload.attempt(given_up); };
+  std::unique_ptr<std::remove_pointer_t<CUmodule>, decltype(unload)> module(loaded_module, unload);
   CUfunction loaded = nullptr;
-  api.module_function(&loaded, module, compiled_.lowered_name.c_str());
+  api.module_function(&loaded, module.get(), compiled_.lowered_name.c_str());
   if (shared_bytes_ > 0)
     api.function_set_attribute(loaded, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes_);
   // Otherwise the first launch would load it, which takes long and cannot be captured.
   if (api.function_load.address != nullptr) api.function_load(loaded);
   functions_[static_cast<size_t>(ordinal)].store(loaded, std::memory_order_release);
+  module.release();  // for the life of the process
 }
 
 DeviceProperties made_up_device(std::string_view architecture) {
@@ -311,6 +326,9 @@ void program_detail::launch(const Program& program, const RunContext& context, D
       launch_kernel.attempt(program.function(ordinal), grid.x, grid.y, grid.z, block.x, block.y, block.z,
                             static_cast<unsigned>(shared_bytes), static_cast<CUstream>(context.stream), args, nullptr);
   note_subject(program.instance());
+  if (result != CUDA_SUCCESS)
+    emit(EventKind::launch_failure, "", program.instance(),
+         [&] { return fmt::format("{} answered {}", launch_kernel.symbol, static_cast<int>(result)); });
   check(result, launch_kernel.symbol);
 }
 
