@@ -16,6 +16,7 @@
 #include "ejkernel/testing/allocation_counter.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/emulated_tiles.h"
+#include "ejkernel/testing/emulated_tiles_harness.h"
 #include "ejkernel/testing/operations.h"
 
 namespace ejk::testing {
@@ -40,99 +41,51 @@ std::string planned(DType dtype, const Shape& query, const Shape& key, const Pla
 // ---- every product, judged by the harness ----
 
 /// A forward or a backward, with every tile size in turn.
-class AttentionHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string_view> {
+class AttentionHarnessOnMatrixUnit : public HarnessOnMatrixUnit {
  protected:
-  void check(const Problem& problem, const Answer& answer) {
-    for (const Kernel& kernel : kernels_of(*tests.declaration)) {
-      if (kernel->name != "cpu") continue;
-      const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed, .config = next_config()});
-      EXPECT_TRUE(verdict.supported) << verdict.declined;
-      EXPECT_EQ(report(problem, kernel, verdict), "");
-    }
-  }
-  void check(const Problem& problem) { check(problem, tests.oracle(problem, 1e6)); }
-
-  void TearDown() override {
-    if (IsSkipped()) return;
-    EXPECT_GT(unit.num_products(), 100) << "the unit was hardly used";
-    EXPECT_EQ(unit.num_configured(), 0) << "tile state was left behind";
-  }
-
-  const TestOperation& tests = find_test_operation(GetParam());
-  const ScopedEmulatedMatrixUnit unit;
-
- private:
-  ConfigValues next_config() {
-    const auto pick = [this](std::vector<int64_t> values) { return values[count_ % values.size()]; };
-    ++count_;
-    ConfigValues config = {
-        {"block_q", pick({16, 32, 64, 128, 256, 512})}, {"block_k", pick({32, 64, 128, 256})}, {"bf16_dot", 2}};
-    if (!forward()) config.emplace_back("key_parts", pick({1, 1, 2}));
+  ConfigValues config_of(size_t n) const override {
+    ConfigValues config = {{"block_q", nth_of({16, 32, 64, 128, 256, 512}, n)},
+                           {"block_k", nth_of({32, 64, 128, 256}, n)},
+                           {"bf16_dot", 2}};
+    if (GetParam().ends_with("_backward")) config.emplace_back("key_parts", nth_of({1, 1, 2}, n));
     return config;
   }
-  static bool forward() { return !GetParam().ends_with("_backward"); }
-
-  size_t count_ = 0;
 };
 constexpr std::string_view kOperations[] = {
     "flash_attention",    "flash_attention_backward",     "attention",
     "attention_backward", "scaled_dot_product_attention", "scaled_dot_product_attention_backward"};
-std::string name_of(const ::testing::TestParamInfo<std::string_view>& info) { return std::string(info.param); }
-INSTANTIATE_TEST_SUITE_P(Operations, AttentionHarnessOnMatrixUnit, ::testing::ValuesIn(kOperations), name_of);
+INSTANTIATE_TEST_SUITE_P(Operations, AttentionHarnessOnMatrixUnit, ::testing::ValuesIn(kOperations), name_of_operation);
 
-TEST_P(AttentionHarnessOnMatrixUnit, meets_the_error_rule_at_random) {
-  for (uint64_t seed = 1; seed <= 16 && !HasFailure(); ++seed)
-    check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
-}
+TEST_P(AttentionHarnessOnMatrixUnit, meets_the_error_rule_at_random) { check_random(1, 16); }
 
 TEST_P(AttentionHarnessOnMatrixUnit, meets_the_error_rule_on_dense_problems) {
-  for (uint64_t seed = 1; seed <= 12 && !HasFailure(); ++seed)
-    check(tests.random(
-        {.seed = seed, .size = seed % 6 == 0 ? Size::small : Size::tiny, .dtype = DType::bf16, .dense = true}));
+  check_random(1, 10, {.size = Size::tiny, .dense = true});
+  check_random(11, 12, {.size = Size::small, .dense = true});
 }
 
-TEST_P(AttentionHarnessOnMatrixUnit, is_right_beside_vectors_of_every_width) {
-  for (const std::string_view target : cpu::simd_targets()) {
-    const cpu::ScopedSimdTarget scoped(target);
-    for (uint64_t seed = 1; seed <= 3 && !HasFailure(); ++seed)
-      check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
-  }
-}
+TEST_P(AttentionHarnessOnMatrixUnit, is_right_beside_vectors_of_every_width) { check_random_on_every_target(1, 3); }
 
 TEST_P(AttentionHarnessOnMatrixUnit, survives_hostile_indices) {
-  for (uint64_t seed = 1; seed <= 20 && !HasFailure(); ++seed)
-    check(tests.random({.seed = seed, .size = Size::small, .hostile = true, .dtype = DType::bf16}));
+  check_random(1, 20, {.size = Size::small, .hostile = true});
 }
 
 TEST_P(AttentionHarnessOnMatrixUnit, is_exact_where_every_arithmetic_is) {
   if (tests.exact == nullptr) GTEST_SKIP() << tests.name() << " has no exact mode";
-  for (uint64_t seed = 1, judged = 0; judged < 12 && !HasFailure(); ++seed) {
-    const ExactProblem exact = tests.exact(seed);
-    if (exact.problem.view("query").dtype != DType::bf16) continue;
-    check(exact.problem, exact.answer);
-    ++judged;
-  }
+  check_exact("query", 12);
 }
 
 /// The unit is emulated, element by element, and slow: most problems are in the long tier.
 class AttentionHarnessOnMatrixUnitLong : public AttentionHarnessOnMatrixUnit {};
-INSTANTIATE_TEST_SUITE_P(Operations, AttentionHarnessOnMatrixUnitLong, ::testing::ValuesIn(kOperations), name_of);
+INSTANTIATE_TEST_SUITE_P(Operations, AttentionHarnessOnMatrixUnitLong, ::testing::ValuesIn(kOperations),
+                         name_of_operation);
 
-TEST_P(AttentionHarnessOnMatrixUnitLong, meets_the_error_rule_at_random) {
-  for (uint64_t seed = 101; seed <= 200 && !HasFailure(); ++seed)
-    check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
-}
+TEST_P(AttentionHarnessOnMatrixUnitLong, meets_the_error_rule_at_random) { check_random(101, 200); }
 TEST_P(AttentionHarnessOnMatrixUnitLong, meets_the_error_rule_on_dense_problems) {
-  for (uint64_t seed = 101; seed <= 118 && !HasFailure(); ++seed)
-    check(tests.random(
-        {.seed = seed, .size = seed % 6 == 0 ? Size::small : Size::tiny, .dtype = DType::bf16, .dense = true}));
+  check_random(101, 115, {.size = Size::tiny, .dense = true});
+  check_random(116, 118, {.size = Size::small, .dense = true});
 }
 TEST_P(AttentionHarnessOnMatrixUnitLong, is_right_beside_vectors_of_every_width) {
-  for (const std::string_view target : cpu::simd_targets()) {
-    const cpu::ScopedSimdTarget scoped(target);
-    for (uint64_t seed = 101; seed <= 110 && !HasFailure(); ++seed)
-      check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
-  }
+  check_random_on_every_target(101, 110);
 }
 
 // ---- what is chosen where ----

@@ -16,6 +16,7 @@
 #include "ejkernel/testing/allocation_counter.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/emulated_tiles.h"
+#include "ejkernel/testing/emulated_tiles_harness.h"
 #include "ejkernel/testing/operations.h"
 
 namespace ejk::testing {
@@ -205,64 +206,23 @@ TEST(GroupedMatmulCpu, run_does_not_allocate) {
 
 // ---- on a matrix unit ----
 
-class MatmulHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string_view> {
+class MatmulHarnessOnMatrixUnit : public HarnessOnMatrixUnit {
  protected:
-  void check(const Problem& problem, const Answer& answer) {
-    for (const Kernel& kernel : kernels_of(*tests.declaration)) {
-      if (kernel->name != "cpu") continue;
-      const Verdict verdict = check_kernel(problem, answer, kernel, {.seed = problem.seed, .config = next_config()});
-      EXPECT_TRUE(verdict.supported) << verdict.declined;
-      EXPECT_EQ(report(problem, kernel, verdict), "");
-    }
+  ConfigValues config_of(size_t n) const override {
+    return {
+        {"block_rows", nth_of({64, 128, 256, 512}, n)}, {"block_columns", nth_of({64, 128, 256}, n)}, {"bf16_dot", 2}};
   }
-  void check(const Problem& problem) { check(problem, tests.oracle(problem, 1e6)); }
-  void TearDown() override {
-    EXPECT_GT(unit.num_products(), 5) << "the unit was hardly used";
-    EXPECT_EQ(unit.num_configured(), 0) << "tile state was left behind";
-  }
-
-  const TestOperation& tests = find_test_operation(GetParam());
-  const ScopedEmulatedMatrixUnit unit;
-
- private:
-  ConfigValues next_config() {
-    const auto pick = [this](std::vector<int64_t> values) { return values[count_ % values.size()]; };
-    ++count_;
-    return {{"block_rows", pick({64, 128, 256, 512})}, {"block_columns", pick({64, 128, 256})}, {"bf16_dot", 2}};
-  }
-
-  size_t count_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Operations, MatmulHarnessOnMatrixUnit,
                          ::testing::Values("grouped_matmul", "transposed_grouped_matmul", "grouped_matmul_backward"),
-                         [](const auto& info) { return std::string(info.param); });
+                         name_of_operation);
 
-TEST_P(MatmulHarnessOnMatrixUnit, meets_the_error_rule_at_random) {
-  for (uint64_t seed = 1; seed <= 24 && !HasFailure(); ++seed)
-    check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
-}
-
-TEST_P(MatmulHarnessOnMatrixUnit, is_right_beside_vectors_of_every_width) {
-  for (const std::string_view target : cpu::simd_targets()) {
-    const cpu::ScopedSimdTarget scoped(target);
-    for (uint64_t seed = 1; seed <= 32 && !HasFailure(); ++seed)
-      check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
-  }
-}
-
+TEST_P(MatmulHarnessOnMatrixUnit, meets_the_error_rule_at_random) { check_random(1, 24); }
+TEST_P(MatmulHarnessOnMatrixUnit, is_right_beside_vectors_of_every_width) { check_random_on_every_target(1, 32); }
 TEST_P(MatmulHarnessOnMatrixUnit, survives_hostile_indices) {
-  for (uint64_t seed = 1; seed <= 30 && !HasFailure(); ++seed)
-    check(tests.random({.seed = seed, .size = Size::small, .hostile = true, .dtype = DType::bf16}));
+  check_random(1, 30, {.size = Size::small, .hostile = true});
 }
-
-TEST_P(MatmulHarnessOnMatrixUnit, is_exact_where_every_arithmetic_is) {
-  for (uint64_t seed = 1, judged = 0; judged < 12 && !HasFailure(); ++seed) {
-    const ExactProblem exact = tests.exact(seed);
-    if (exact.problem.view("lhs").dtype != DType::bf16) continue;
-    check(exact.problem, exact.answer);
-    ++judged;
-  }
-}
+TEST_P(MatmulHarnessOnMatrixUnit, is_exact_where_every_arithmetic_is) { check_exact("lhs", 12); }
 
 std::string planned(const MatmulCall& call, const PlanOptions& options = kCpu) {
   const Plan plan = ejk::plan<GroupedMatmul>(call.inputs(), call.params, options);

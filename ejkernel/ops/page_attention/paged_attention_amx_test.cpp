@@ -18,6 +18,7 @@
 #include "ejkernel/testing/allocation_counter.h"
 #include "ejkernel/testing/check.h"
 #include "ejkernel/testing/emulated_tiles.h"
+#include "ejkernel/testing/emulated_tiles_harness.h"
 #include "ejkernel/testing/operations.h"
 
 namespace ejk::testing {
@@ -33,46 +34,22 @@ PlanOptions on_unit(int64_t block = 64) {
 
 // ---- every product, judged by the harness ----
 
-class PagedHarnessOnMatrixUnit : public ::testing::TestWithParam<std::string_view> {
+class PagedHarnessOnMatrixUnit : public HarnessOnMatrixUnit {
  protected:
-  void check(const Problem& problem) {
-    for (const Kernel& kernel : kernels_of(*tests.declaration)) {
-      if (kernel->name != "cpu") continue;
-      const Verdict verdict =
-          check_kernel(problem, tests.oracle(problem, 1e6), kernel, {.seed = problem.seed, .config = next_config()});
-      EXPECT_TRUE(verdict.supported) << verdict.declined;
-      EXPECT_EQ(report(problem, kernel, verdict), "");
-    }
+  ConfigValues config_of(size_t n) const override {
+    return {{"split_keys", nth_of({128, 256, 1024, 512}, n)},
+            {"stream_block", nth_of({32, 64, 128}, n)},
+            {"stream_dot", 2}};
   }
-  void TearDown() override {
-    EXPECT_GT(unit.num_products(), 100) << "the unit was hardly used";
-    EXPECT_EQ(unit.num_configured(), 0) << "tile state was left behind";
-  }
-
-  const TestOperation& tests = find_test_operation(GetParam());
-  const ScopedEmulatedMatrixUnit unit;
-
- private:
-  ConfigValues next_config() {
-    const auto pick = [this](std::vector<int64_t> values) { return values[count_ % values.size()]; };
-    ++count_;
-    return {{"split_keys", pick({128, 256, 1024, 512})}, {"stream_block", pick({32, 64, 128})}, {"stream_dot", 2}};
-  }
-  size_t count_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Operations, PagedHarnessOnMatrixUnit,
                          ::testing::Values("page_attention", "ragged_decode_attention", "ragged_page_attention",
                                            "ragged_page_attention_v3"),
-                         [](const auto& info) { return std::string(info.param); });
+                         name_of_operation);
 
-TEST_P(PagedHarnessOnMatrixUnit, meets_the_error_rule_at_random) {
-  for (uint64_t seed = 1; seed <= 60 && !HasFailure(); ++seed)
-    check(tests.random({.seed = seed, .size = Size::small, .dtype = DType::bf16}));
-}
-
+TEST_P(PagedHarnessOnMatrixUnit, meets_the_error_rule_at_random) { check_random(1, 60); }
 TEST_P(PagedHarnessOnMatrixUnit, survives_hostile_indices) {
-  for (uint64_t seed = 1; seed <= 60 && !HasFailure(); ++seed)
-    check(tests.random({.seed = seed, .size = Size::small, .hostile = true, .dtype = DType::bf16}));
+  check_random(1, 60, {.size = Size::small, .hostile = true});
 }
 
 // ---- what is special to it ----

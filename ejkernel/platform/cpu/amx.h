@@ -3,8 +3,7 @@
 //
 // A kernel asks matrix_unit(), holds a MatrixUnitScope while a task of its uses tiles, and hands the unit to
 // gemm-inl.h. Layouts are those of tiles-inl.h for pairs: the left factor is rows, the right one a panel or row pairs.
-// Where one side of the products is a few rows of queries, full tiles would be mostly zeros: shapes that fit it, and
-// products of whole tiles otherwise, are set by configure_few.
+// Where one factor is a few rows of queries, tiles of 16 would mostly hold zeros: configure_few sets tiles of its size.
 #pragma once
 
 #include <cstdint>
