@@ -98,10 +98,11 @@ EJK_API void ejk_params_free(ejk_params_t* params);
 
 /* ---- plans ---- */
 
-/* Validates, chooses kernel and config, and binds them. `params` NULL: all defaults; `options` NULL: none. Runs
- * nothing. EJK_INVALID_ARGUMENT: unknown operation, unknown or repeated name, wrong shape, dtype, stride, device or
- * parameter. EJK_UNSUPPORTED: no kernel serves the call, or not the platform, backend or kernel that is asked for.
- * EJK_NO_CONFIG: as its comment says. */
+/* Validates, chooses kernel and config, and binds them. `params` NULL: all defaults; `options` NULL: none. Under the
+ * policy "autotune", which is the default, the first plan of a problem tries configs on data that it makes up, for up
+ * to EJKERNEL_AUTOTUNE_BUDGET_MS; under the others it runs nothing. EJK_INVALID_ARGUMENT: unknown operation, unknown or
+ * repeated name, wrong shape, dtype, stride, device or parameter. EJK_UNSUPPORTED: no kernel serves the call, or not
+ * the platform, backend or kernel that is asked for. EJK_NO_CONFIG: as its comment says. */
 EJK_API ejk_status ejk_plan(const char* operation, const ejk_tensor* inputs, size_t num_inputs,
                             const ejk_params_t* params, const ejk_plan_options* options, ejk_plan_t** plan);
 

@@ -412,8 +412,10 @@ ejk_status ejk_xla_handlers(const char* platform, ejk_xla* handlers) {
     ejk_xla& to = required(handlers, "ejk_xla_handlers", "handlers");
     read_struct(handlers, "ejk_xla_handlers", "handlers");
     required_text(platform, "ejk_xla_handlers", "platform");
-    const auto wanted = parse_name<Platform>(platform, kNumPlatforms, "ejk_xla_handlers", "platform");
-    const XlaHandlers found = xla_handlers(*wanted);
+    const std::string_view wanted = platform;
+    if (wanted != name(Platform::cpu) && wanted != name(Platform::cuda))
+      throw Unsupported("ejk_xla_handlers: there are handlers for cpu and cuda, not for '" + std::string(wanted) + "'");
+    const XlaHandlers found = xla_handlers(wanted == name(Platform::cpu) ? Platform::cpu : Platform::cuda);
     to = {.size = to.size, .instantiate = found.instantiate, .initialize = found.initialize, .execute = found.execute};
   });
 }

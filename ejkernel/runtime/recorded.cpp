@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -298,8 +299,16 @@ std::vector<Invocation> load_invocations(const std::string& path) {
       recording::contents_of("load_invocations", path, "record one with EJKERNEL_OPS_RECORD into an empty file");
   Calls calls;
   int number = 0;
-  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    Invocation call = read_line(path, ++number, std::string_view(text).substr(begin, end - begin));
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    Invocation call;
+    try {
+      call = read_line(path, ++number, std::string_view(text).substr(begin, end - begin));
+    } catch (const InvalidArgument& error) {
+      if (end < text.size()) throw;
+      log(LogLevel::warning, fmt::format("{}; the line has no end and is left out", error.what()));
+      break;  // whoever wrote it was stopped
+    }
     std::string content = content_of(call);
     if (const auto known = calls.find(content)) {
       known->all.count += call.count;

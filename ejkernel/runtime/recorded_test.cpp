@@ -414,6 +414,8 @@ TEST_F(Recorded, of_a_file_has_a_place_for_each_error_and_forgives_an_unfinished
   const std::string good = text_of(file);
   std::ofstream(file, std::ios::app) << good.substr(0, 20);
   EXPECT_THAT(load_invocations(file), SizeIs(1)) << "whoever wrote it was stopped";
+  std::ofstream(folder / "edited") << good << good.substr(0, good.size() - 1);
+  EXPECT_EQ(load_invocations(folder / "edited").front().count, 2) << "an editor leaves the last end out";
   std::ofstream(file, std::ios::app) << "\n" << good;
   EXPECT_THAT([&] { load_invocations(file); },
               ThrowsMessage<InvalidArgument>(HasSubstr("calls:2: recorded call: it must be a JSON object")));
