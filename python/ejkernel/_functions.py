@@ -82,7 +82,15 @@ def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]
     call = Call(
         op.name, present, _library.canonical_params(set_params), options, status=bool(given.get("return_status"))
     )
-    return call, [given[n] for n in present]
+    of_floats = {field.name for field in op.inputs if field.contract.startswith("float")}
+    return call, [_as_floats(given[n]) if n in of_floats else given[n] for n in present]
+
+
+def _as_floats(value: Any) -> Any:
+    """Plain integers as what an input takes that takes no integers: k_scale=1."""
+    if isinstance(value, (list, tuple)):
+        return [_as_floats(x) for x in value]
+    return float(value) if type(value) is int else value
 
 
 def _signature(op: Operation) -> inspect.Signature:

@@ -199,14 +199,14 @@ def framework_of(call: Call, arrays: Sequence[Any]) -> Framework | None:
 
 
 def as_jax(x: Any) -> jax.Array:
-    """What jnp.asarray takes, and what only speaks DLPack; a key of jax.random as its words. Plain numbers have 32 bits
-    whatever JAX is told."""
+    """What jnp.asarray takes, and what only speaks DLPack; a key of jax.random as its last two words. Plain numbers have
+    32 bits whatever JAX is told."""
     if isinstance(x, _PLAIN) and all(isinstance(leaf, (bool, int, float)) for leaf in jax.tree.leaves(x)):
         return jnp.asarray(_plain_array(x))
     if hasattr(x, "__dlpack__") and not isinstance(x, (jax.Array, np.ndarray, np.generic)):
         return jnp.from_dlpack(x)
     array = jnp.asarray(x)
-    return jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+    return jax.random.key_data(array)[..., -2:] if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
 
 
 def all_as_jax(call: Call, arrays: Sequence[Any]) -> list[jax.Array]:

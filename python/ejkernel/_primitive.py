@@ -86,8 +86,11 @@ def _varying_axes(aval: Any) -> frozenset[Any]:
 
 
 def _abstract_eval(*avals: Any, call: Call) -> list[Any]:
-    # Inputs vary over the same axes (`bind` sees to it), and so do the outputs.
-    sharding = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
+    # Inputs vary over the same axes (`bind` sees to it), and so do the outputs. Arrays may lie on a mesh of explicit axes
+    # that nobody has set.
+    meshes = (aval.sharding.mesh for aval in avals)
+    mesh = next((mesh for mesh in meshes if not mesh.empty), jax.sharding.get_abstract_mesh())
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     specs = [*output_specs(call, specs_of(avals)).values(), *([STATUS] if call.status else [])]
     return [
         avals[0].update(shape=spec.shape, dtype=dtype_of(spec.dtype), weak_type=False, sharding=sharding)
@@ -231,8 +234,17 @@ def _fold(
 
 
 def _batch(arrays: Sequence[jax.Array], axes: Sequence[Any], *, call: Call) -> tuple[list[jax.Array], list[int]]:
+    # Of the axis that is mapped, inputs of one slice say nothing: what it is divided over here, its results are as well.
+    mapped = [(jax.typeof(x).sharding, axis) for x, axis in zip(arrays, axes, strict=True) if axis is not None]
+    divided = [(s.mesh, s.spec[axis]) for s, axis in mapped if s.spec[axis] is not None]
+    results, out_axes = _batch_whole([_whole(x) for x in arrays], axes, call)
+    if divided:
+        results = [_divided(x, axis, *divided[0]) for x, axis in zip(results, out_axes, strict=True)]
+    return results, out_axes
+
+
+def _batch_whole(arrays: Sequence[jax.Array], axes: Sequence[Any], call: Call) -> tuple[list[jax.Array], list[int]]:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
-    arrays = [_whole(x) for x in arrays]  # of the axis that is mapped, inputs of one slice say nothing
     if (fold := _fold(call, arrays, axes, size)) is not None:
         folded, out_axes, extent = fold
         results = bind(call, folded)
@@ -287,7 +299,10 @@ def _compiled(call: Call) -> Any:
     return jax.jit(functools.partial(primitive.bind, call=call))
 
 
-primitive.def_impl(lambda *arrays, call: _compiled(call)(*arrays))
+@primitive.def_impl
+def _run(*arrays: Any, call: Call) -> Any:
+    with jax.disable_jit(False):  # one call is compiled, whatever else is not: otherwise it would come here again
+        return _compiled(call)(*arrays)
 
 
 def _whole(x: jax.Array) -> jax.Array:
@@ -296,6 +311,12 @@ def _whole(x: jax.Array) -> jax.Array:
     if all(axes is None for axes in sharding.spec):
         return x
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec()))
+
+
+def _divided(x: jax.Array, axis: int, mesh: Any, over: Any) -> jax.Array:
+    """The array with that axis divided over these axes of the mesh."""
+    spec = jax.sharding.PartitionSpec(*(over if n == axis else None for n in range(x.ndim)))
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, spec))
 
 
 def alike(arrays: Sequence[jax.Array]) -> list[jax.Array]:

@@ -76,6 +76,8 @@ def test_modules_are_the_librarys_functions_with_documented_orders():
     lengths = jnp.array([3, 40], jnp.int32)
     out = ejkernel.scaled_dot_product_attention(q, q, q, key_value_seq_lengths=lengths).out
     assert (modules.scaled_dot_product_attention(q, q, q, cum_seqlens_k=lengths) == out).all()
+    for function in (modules.flash_attention, modules.scaled_dot_product_attention):
+        assert (function(q, q, q, mask.astype(jnp.int32)) == function(q, q, q, mask)).all()
     with pytest.raises(TypeError, match="mask_info"):
         modules.flash_attention(q, q, q, mask_info=mask)
 
@@ -87,6 +89,9 @@ def test_seeds_of_dropout():
     assert (of(7) == of(jnp.array([7, 0], jnp.uint32))).all()
     assert (of(7) != of(8)).any()
     assert (of(jax.random.key(7)) == of(jax.random.PRNGKey(7))).all()
+    assert all((of(7) == of(same)).all() for same in ((7, 0), np.array(7), jnp.array(7)))
+    assert (of(-7) == jax.jit(of)(-7)).all()
+    assert (of(jax.random.key(7, impl="rbg")) == of(jax.random.PRNGKey(7, impl="rbg"))).all()
     out, weights = modules.attention(q, q, q, deterministic=False, dropout_prob=0.5, dropout_rng=jax.random.key(7))
     assert (weights == 0).mean() > 0.4
     assert not (modules.attention(q, q, q, dropout_prob=0.5, dropout_rng=jax.random.key(7))[1] == 0).any()

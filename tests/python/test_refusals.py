@@ -184,6 +184,16 @@ def test_a_shape_that_is_not_known_while_a_program_is_traced_is_refused():
         jax.export.export(jax.jit(lambda q: ejkernel.flash_attention(q, q, q).out))(query)
 
 
+def test_plain_integers_are_floats_where_an_input_takes_no_integers():
+    query = jnp.ones((1, 2, 8))
+    pages = jnp.ones((1, 2, 4, 8), jnp.int8)
+    rows = (query, pages, pages, jnp.array([4], jnp.int32), jnp.array([[0]], jnp.int32))
+    wanted = ejkernel.page_attention(*rows, k_scale=1.0, v_scale=[2.0, 3.0]).out
+    np.testing.assert_array_equal(ejkernel.page_attention(*rows, k_scale=1, v_scale=[2, 3]).out, wanted)
+    host = [np.asarray(x) for x in rows]
+    np.testing.assert_allclose(ejkernel.page_attention(*host, k_scale=1, v_scale=[2, 3]).out, wanted, rtol=1e-6)
+
+
 def test_a_key_of_jax_random_is_a_dropout_seed():
     query = jnp.ones((1, 8, 2, 8))
 
@@ -194,3 +204,5 @@ def test_a_key_of_jax_random_is_a_dropout_seed():
     np.testing.assert_array_equal(dropped(jax.random.key(7)), words)
     np.testing.assert_array_equal(jax.jit(dropped)(jax.random.key(7)), words)
     assert not np.array_equal(dropped(jax.random.key(8)), words)
+    long = jax.random.PRNGKey(7, impl="rbg")[-2:]  # of four words
+    np.testing.assert_array_equal(dropped(jax.random.key(7, impl="rbg")), dropped(long))

@@ -93,6 +93,7 @@ def test_masks_are_segments_or_an_error():
             firsts = list(dict.fromkeys(i for i in ids.tolist() if i >= 0))
             assert firsts == sorted(firsts) == list(range(len(firsts)))
     assert [x.tolist() for x in xu.mask_to_segment_ids(np.eye(3, 4))] == [[0, 1, 2], [0, 1, 2, -1]]
+    assert [x.shape for x in xu.mask_to_segment_ids(np.zeros((0, 3, 4)))] == [(0, 3), (0, 4)]
     with pytest.raises(InvalidArgument, match="share"):
         xu.mask_to_segment_ids(np.tril(np.ones((3, 3))))
     heads = np.ones((1, 2, 3, 3), bool)

@@ -3,6 +3,7 @@ device has, with and without jit; arrays divided over a mesh that no shard_map d
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -128,3 +129,29 @@ def test_no_slices_are_no_results() -> None:
         return ejkernel.flash_attention(query, query, query).out
 
     assert jax.vmap(call)(jnp.zeros((0, 3, 4, 2, 8))).shape == (0, 3, 4, 2, 8)
+
+
+@pytest.mark.parametrize("is_set", [False, True], ids=["no mesh set", "mesh set"])
+@pytest.mark.parametrize("with_status", [False, True], ids=["folded", "one slice after the other"])
+def test_slices_of_an_axis_that_is_divided_stay_divided(with_status: bool, is_set: bool) -> None:
+    mesh = mesh_of(AxisType.Explicit)
+    slices, weights = normal(4, 1, 4, 2, 8), normal(8, 8)
+
+    def loss(x: jax.Array, weights: jax.Array) -> jax.Array:
+        query = jnp.einsum("bshd,de->bshe", x, weights)
+        results = ejkernel.flash_attention(query, query, query, return_status=with_status)
+        return (results[0] ** 2).sum()
+
+    def loss_of_all(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return jax.vmap(loss, (0, None))(x, weights).sum()
+
+    there, every = on(mesh, slices, DIVIDED), on(mesh, weights, WHOLE)
+    with jax.set_mesh(mesh) if is_set else contextlib.nullcontext():
+        for function in (
+            jax.vmap(loss, (0, None)),
+            jax.vmap(jax.grad(loss, (0, 1)), (0, None)),
+            jax.grad(loss_of_all, (0, 1)),
+        ):
+            close(jax.jit(function)(there, every), function(slices, weights))
+        attended = jax.jit(jax.vmap(lambda x: ejkernel.flash_attention(x, x, x).out))(there)
+    assert attended.sharding.is_equivalent_to(NamedSharding(mesh, DIVIDED), attended.ndim)

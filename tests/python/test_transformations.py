@@ -442,3 +442,17 @@ def test_the_page_is_this_grid() -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+
+
+def test_without_jit_calls_are_the_same():
+    query = jnp.asarray(np.random.default_rng(0).standard_normal((2, 4, 2, 8)), jnp.float32)
+
+    def loss(query, **options):
+        return (ejkernel.flash_attention(query, query, query, **options).out ** 2).sum()
+
+    functions = (loss, jax.grad(loss), jax.vmap(lambda x: loss(x[None])), functools.partial(loss, platform="xla"))
+    wanted = [function(query) for function in functions]
+    with jax.disable_jit():
+        for function, value in zip(functions, wanted, strict=True):
+            np.testing.assert_allclose(function(query), value, rtol=1e-5)
+            np.testing.assert_allclose(jax.jit(function)(query), value, rtol=1e-5)

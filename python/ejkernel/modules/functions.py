@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ejkernel._declarations import OPERATIONS
+from ejkernel._interop import as_jax
 from ejkernel._library import InvalidArgument
 from ejkernel._settings import integer
 from ejkernel.modules._call import call
@@ -57,15 +58,25 @@ def _ported(translate: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
 
 
 def _seed(seed: Any) -> Any:
-    """An integer, or two of them, or a key of jax.random, as the uint32[2] that dropout takes."""
+    """An integer (of 64 bits), or two of them, or a key of jax.random, as the uint32[2] that dropout takes."""
     if seed is None:
         return None
     if isinstance(seed, (int, np.integer)):
         seed = int(seed)
         return jnp.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], jnp.uint32)
-    if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(seed).astype(jnp.uint32)[-2:]
-    return jnp.asarray(seed).astype(jnp.uint32)
+    words = as_jax(seed)
+    if not jnp.issubdtype(words.dtype, jnp.integer):
+        return words  # which is refused by name
+    if words.ndim == 0:
+        high = words >> 32 if words.dtype.itemsize == 8 else jnp.where(words < 0, -1, 0)
+        words = jnp.stack([words.astype(jnp.uint32), high.astype(jnp.uint32)])
+    return words[-2:].astype(jnp.uint32)
+
+
+def _mask(mask: Any) -> dict[str, Any]:
+    """Of integers one is true where it is not 0, as the library before had it."""
+    is_integer = getattr(getattr(mask, "dtype", None), "kind", None) in ("i", "u")
+    return {"attention_mask": mask != 0} if is_integer else {}
 
 
 def _dropout(prob: float, seed: Any) -> dict[str, Any]:
@@ -97,7 +108,7 @@ def flash_attention(
     """softmax(softmax_scale * query key^T) value, [batch, q_len, num_q_heads, value_dim]. See
     ejkernel.flash_attention, which returns the log-sum-exp as well. `precision` and `logits_dtype` change nothing:
     logits are float32."""
-    return _dropout(dropout_prob, dropout_seed)
+    return _dropout(dropout_prob, dropout_seed) | _mask(attention_mask)
 
 
 @_ported
@@ -123,7 +134,7 @@ def attention(
     missing `dropout_rng`; `dtype` is what query, key and value are cast to. `softmax_dtype` changes nothing: the softmax
     is float32."""
     drops = not deterministic and dropout_rng is not None
-    changes = {"deterministic": None, **_dropout(dropout_prob if drops else 0.0, dropout_rng)}
+    changes = {"deterministic": None, **_dropout(dropout_prob if drops else 0.0, dropout_rng), **_mask(attention_mask)}
     if dtype is not None:
         changes |= {n: jnp.asarray(x).astype(dtype) for n, x in (("query", query), ("key", key), ("value", value))}
     return changes | _initial(bias, init_bias)
@@ -149,7 +160,7 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Attention as jax.nn.dot_product_attention has it. `cum_seqlens_q` and `cum_seqlens_k` are lengths per batch
     entry, whatever they are called; query_seq_lengths and key_value_seq_lengths are the same."""
-    return _initial(bias, init_bias)
+    return _initial(bias, init_bias) | _mask(attention_mask)
 
 
 @_ported

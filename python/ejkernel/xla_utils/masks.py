@@ -33,6 +33,8 @@ def mask_to_segment_ids(mask: Any) -> tuple[jax.Array, jax.Array]:
     if rows.ndim not in (2, 3):
         raise InvalidArgument(f"mask_to_segment_ids: a mask of rank 2, 3 or 4 was expected, got rank {rows.ndim}")
     ids = [_segments(matrix) for matrix in (rows[None] if rows.ndim == 2 else rows)]
+    if not ids:
+        return tuple(jnp.zeros((0, extent), jnp.int32) for extent in rows.shape[1:])
     q, kv = (jnp.asarray(np.stack(part)) for part in zip(*ids, strict=True))
     return (q[0], kv[0]) if rows.ndim == 2 else (q, kv)
 
