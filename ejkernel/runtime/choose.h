@@ -108,7 +108,7 @@ EJK_API std::shared_ptr<const Choice> choose(const ChooseRequest& request, Trail
 /// measured that nothing beats the heuristic's, so that neither store nor tuner need be asked again.
 EJK_API void set_memory_config(const ChooseRequest& request, const KernelInfo& kernel,
                                const std::optional<ConfigBlock>& config);
-EJK_API bool has_memory_config(const ChooseRequest& request, const KernelInfo& kernel);
+bool has_memory_config(const ChooseRequest& request, const KernelInfo& kernel);
 EJK_API void clear_memory_configs();
 
 /// How often since the process began an overlay's or a cached config was passed over because the kernel cannot run it.

@@ -57,9 +57,7 @@ class UnfinishedSearch : public ::testing::Test {
     clear_memory_configs();
   }
   static void put_winner(int64_t delay) { put({{"delay", delay}}, {}); }
-  static void put_unfinished(double seconds) {
-    put({}, {.how = std::string(kUnfinished), .search_seconds = seconds});
-  }
+  static void put_unfinished(double seconds) { put({}, {.how = std::string(kUnfinished), .search_seconds = seconds}); }
   static TuneReport search_in_no_time() { return tune(planned(), {.budget_seconds = 0}); }
   std::string own() const { return own_.path().string(); }
 
@@ -121,7 +119,8 @@ TEST_F(UnfinishedSearch, is_told_of_as_what_it_is) {
   options.policy = Policy{.autotune = false, .heuristics = false};
   const Explanation told = explain("toy", inputs, ParamsBlock::of(Toy::Params{}), options);
   EXPECT_EQ(told.trail.tiers.at(3).answer, "measured: nothing beat the heuristic's config before the budget ended");
-  EXPECT_THAT(told.trail.tiers.back().answer, ::testing::EndsWith("(measured: nothing beat it before the budget ended)"));
+  EXPECT_THAT(told.trail.tiers.back().answer,
+              ::testing::EndsWith("(measured: nothing beat it before the budget ended)"));
 }
 
 /// A run takes longer than what has to be warmed up for it.

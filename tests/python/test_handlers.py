@@ -43,15 +43,17 @@ def test_calls_that_are_none_are_refused_when_the_program_is_loaded() -> None:
     ):
         with pytest.raises(jax.errors.JaxRuntimeError, match=f"(INVALID_ARGUMENT|FAILED_PRECONDITION).*{sentence}"):
             run(text, X)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="call"):
-        run(7, X)  # no text at all
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Wrong attribute type: expected string"):
+        run(7, X)
 
 
-def test_another_devices_or_strided_plans_are_refused_when_the_program_is_loaded() -> None:
+def test_strided_plans_are_refused_when_the_program_is_loaded() -> None:
     call = json.loads(planned())
     inner = call["call"]
-    strided = inner | {"inputs": [inner["inputs"][0] | {"strides": [256, 16, 2]}]}
-    with pytest.raises(jax.errors.JaxRuntimeError, match="mean_pooling: x must be planned contiguous, as XLA's buffers"):
+    strided = inner | {"inputs": [inner["inputs"][0] | {"strides": [256, 16, 1]}]}
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match="mean_pooling: x must be planned contiguous, as XLA's buffers"
+    ):
         run(json.dumps(call | {"call": strided}), X)
 
 

@@ -186,7 +186,7 @@ def test_a_shape_that_is_not_known_while_a_program_is_traced_is_refused():
 
 def test_plain_integers_are_floats_where_an_input_takes_no_integers():
     query = jnp.ones((1, 2, 8))
-    pages = jnp.ones((1, 2, 4, 8), jnp.int8)
+    pages = jnp.ones((1, 4, 2, 8), jnp.int8)
     rows = (query, pages, pages, jnp.array([4], jnp.int32), jnp.array([[0]], jnp.int32))
     wanted = ejkernel.page_attention(*rows, k_scale=1.0, v_scale=[2.0, 3.0]).out
     np.testing.assert_array_equal(ejkernel.page_attention(*rows, k_scale=1, v_scale=[2, 3]).out, wanted)

@@ -314,6 +314,12 @@ TEST_P(AttentionRules, rule_9_a_row_without_visible_key_is_zero) {
   const auto with_sinks = run({.query = q, .key = k, .value = v, .attention_mask = mask, .softmax_aux = sinks});
   EXPECT_EQ(get(with_sinks.out, 0), 0);
   EXPECT_NEAR(get(with_sinks.lse, 0), std::log(2.0), 1e-6);
+  for (const double sink : {kNaN, kInf}) {
+    const Array odd = of_values(DType::f32, {2}, {sink, 0});
+    const auto beside = run({.query = q, .key = k, .value = v, .attention_mask = mask, .softmax_aux = odd});
+    EXPECT_EQ(get(beside.out, 0), 0) << sink;
+    EXPECT_EQ(std::isnan(get(beside.lse, 0)), std::isnan(sink));
+  }
 }
 
 TEST_P(AttentionRules, rule_9_a_row_without_visible_key_has_no_gradient_but_its_sinks) {
