@@ -28,9 +28,9 @@ TEST_P(SinksOnDevice, that_are_no_numbers_leave_rows_that_see_nothing_zero) {
   const Array q = to_device(query, kGpu), k = to_device(key, kGpu);
   for (const double sink : {std::nan(""), std::numeric_limits<double>::infinity()}) {
     const Array sinks = to_device(f32({1, 1}, {sink}), kGpu);
-    const auto results = flash_attention({.query = q, .key = k, .value = k, .softmax_aux = sinks},
-                                         {.causal = true, .causal_align = CausalAlign::bottom_right},
-                                         {.plan = {.kernel = GetParam()}});
+    const auto results =
+        flash_attention({.query = q, .key = k, .value = k, .softmax_aux = sinks},
+                        {.causal = true, .causal_align = CausalAlign::bottom_right}, {.plan = {.kernel = GetParam()}});
     const Array out = to_host(results.out), lse = to_host(results.lse);
     for (int64_t n = 0; n < 2 * kDim; ++n) EXPECT_EQ(get(out, n), 0) << "sink " << sink << ", element " << n;
     for (int64_t row = 0; row < kRows; ++row) EXPECT_FALSE(std::isfinite(get(lse, row))) << "sink " << sink;
