@@ -60,9 +60,11 @@ class Builder {
  private:
   Tensor add(std::string_view name, DType dtype, const Shape& shape) {
     Layout layout = c_.random_layouts ? random_layout(random_, dtype, shape.rank()) : Layout{};
-    // What blocks share may be broadcast along all axes but the last.
-    if (c_.random_layouts && (name.ends_with("_scale") || name.ends_with("_mask")))
-      for (int axis = 0; axis < shape.rank() - 1; ++axis)
+    // What blocks share may be broadcast along all axes but the last. Not scales over rows and groups: those of nobody
+    // are NaN.
+    const bool is_scale = name.ends_with("_scale");
+    if (c_.random_layouts && (is_scale || name.ends_with("_mask")))
+      for (int axis = is_scale ? 1 : 0; axis < shape.rank() - 1; ++axis)
         if (random_.chance(0.25)) layout.repeated |= uint32_t{1} << axis;
     return problem_.add(name, dtype, shape, layout);
   }
