@@ -62,6 +62,11 @@ class Operation:
         return frozenset(field.name for field in self.outputs if field.aliased)
 
     @functools.cached_property
+    def float_names(self) -> frozenset[str]:
+        """Inputs that take floats alone."""
+        return frozenset(field.name for field in self.inputs if field.contract.startswith("float"))
+
+    @functools.cached_property
     def spellings(self) -> dict[str, str]:
         """Other spellings of inputs."""
         return {field.python_name: field.name for field in self.inputs if field.python_name is not None}

@@ -82,8 +82,7 @@ def make_call(op: Operation, given: Mapping[str, Any]) -> tuple[Call, list[Any]]
     call = Call(
         op.name, present, _library.canonical_params(set_params), options, status=bool(given.get("return_status"))
     )
-    of_floats = {field.name for field in op.inputs if field.contract.startswith("float")}
-    return call, [_as_floats(given[n]) if n in of_floats else given[n] for n in present]
+    return call, [_as_floats(given[n]) if n in op.float_names else given[n] for n in present]
 
 
 def _as_floats(value: Any) -> Any:
