@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <ctime>
+#include <vector>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/version.h"
 #include "ejkernel/platform/cuda/sources.h"
 
@@ -30,6 +34,40 @@ std::string encode(const Compiled& compiled) {
   return value.append(reinterpret_cast<const char*>(compiled.cubin.data()), compiled.cubin.size());
 }
 
+// A key's text is six lines: the kind, what is compiled and how, and the compiler that made the code or the driver that
+// takes it.
+constexpr std::string_view kCompiledHere = "cubin", kCompiledAhead = "program", kDriver = "CUDA ";
+
+RecordKey key_of(std::string_view kind, const ProgramSpec& spec, std::string_view architecture, std::string last) {
+  return {.environment = std::string(architecture),
+          .group = std::string(spec.file.substr(spec.file.rfind('/') + 1)),
+          .text = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", kind, to_string(digest_of(reachable_sources(spec.file))),
+                              spec.file, spec.instance, fmt::join(compile_options(architecture), " "), last)};
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  lines.push_back(text);
+  return lines;
+}
+
+bool is_carried(std::string_view file) {
+  return std::ranges::any_of(sources(), [&](const Source& source) { return source.path == file; });
+}
+
+/// Empty without one.
+std::string compiler_here() {
+  try {
+    return compiler_version();
+  } catch (const Unsupported&) {
+    return "";
+  }
+}
+
 std::string when_and_by_whom(std::string_view compiler_version) {
   return fmt::format("compiled {:%Y-%m-%dT%H:%M:%SZ} by ejkernel {} with NVRTC {}", fmt::gmtime(std::time(nullptr)),
                      kVersion, compiler_version);
@@ -38,11 +76,26 @@ std::string when_and_by_whom(std::string_view compiler_version) {
 }  // namespace
 
 RecordKey cubin_key(const ProgramSpec& spec, std::string_view architecture, std::string_view compiler_version) {
-  return {
-      .environment = std::string(architecture),
-      .group = std::string(spec.file.substr(spec.file.rfind('/') + 1)),
-      .text = fmt::format("cubin\n{}\n{}\n{}\n{}\nNVRTC {}", to_string(digest_of(reachable_sources(spec.file))),
-                          spec.file, spec.instance, fmt::join(compile_options(architecture), " "), compiler_version)};
+  return key_of(kCompiledHere, spec, architecture, fmt::format("NVRTC {}", compiler_version));
+}
+
+RecordKey ahead_key(const ProgramSpec& spec, std::string_view architecture, int cuda_major) {
+  return key_of(kCompiledAhead, spec, architecture, fmt::format("{}{}", kDriver, cuda_major));
+}
+
+std::optional<RecordKey> ahead_key_of(const RecordKey& key) {
+  const std::vector<std::string_view> lines = lines_of(key.text);
+  if (lines.size() != 6 || !is_carried(lines[2])) return std::nullopt;
+  const bool is_ahead = lines[0] == kCompiledAhead;
+  const std::string version =
+      is_ahead ? std::string(lines[5].substr(std::min(lines[5].size(), kDriver.size()))) : compiler_here();
+  int major = 0;
+  std::from_chars(version.data(), version.data() + version.size(), major);
+  const ProgramSpec spec = {.file = lines[2], .instance = std::string(lines[3])};
+  RecordKey ahead = ahead_key(spec, key.environment, major);
+  // What the lines say is written again by the same hand: any difference is another build's, or no cubin's.
+  const bool is_ours = key == (is_ahead ? ahead : cubin_key(spec, key.environment, version));
+  return is_ours ? std::optional(std::move(ahead)) : std::nullopt;
 }
 
 std::string compiler_version() {
@@ -79,6 +132,13 @@ std::optional<Compiled> cubin_of(const Record& record) {
 std::optional<Compiled> find_cubin(const RecordKey& key) {
   const auto record = store().find(key);
   return record ? cubin_of(*record) : std::nullopt;
+}
+
+std::optional<Compiled> find_compiled_ahead(const ProgramSpec& spec, std::string_view architecture) {
+  if (!environment::nvrtc().empty()) return std::nullopt;
+  for (const int major : usable_majors())
+    if (auto compiled = find_cubin(ahead_key(spec, architecture, major))) return compiled;
+  return std::nullopt;
 }
 
 void keep_cubin(const RecordKey& key, const Compiled& compiled, std::string_view compiler_version) {

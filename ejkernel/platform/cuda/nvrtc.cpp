@@ -189,6 +189,14 @@ Nvrtc load_nvrtc(const std::string& path) {
   return loaded;
 }
 
+std::vector<int> usable_majors() {
+  const int driver_version = driver_report().version;
+  std::vector<int> majors;
+  for (int major = driver_version > 0 ? driver_version / 1000 : kNewestMajor; major >= kOldestMajor; --major)
+    majors.push_back(major);
+  return majors;
+}
+
 NvrtcSearch search_nvrtc() {
   NvrtcSearch search;
   if (const std::string& named = environment::nvrtc(); !named.empty()) {
@@ -197,8 +205,7 @@ NvrtcSearch search_nvrtc() {
         fmt::format("EJKERNEL_NVRTC: {}{}", named, search.found ? "" : ", where there is no such file"));
     return search;
   }
-  const int driver_version = driver_report().version;
-  for (int major = driver_version > 0 ? driver_version / 1000 : kNewestMajor; major >= kOldestMajor; --major)
+  for (const int major : usable_majors())
     for (const Place& place : kPlaces) {
       const Paths paths = place.paths(major);
       for (const std::string& path : paths)

@@ -60,6 +60,9 @@ struct NvrtcSearch {
 };
 EJK_API NvrtcSearch search_nvrtc();
 
+/// The major versions of CUDA whose compilers' code the driver takes (any, where there is no driver), newest first.
+std::vector<int> usable_majors();
+
 /// The compiler that the search finds; searched and loaded once. Throws Unsupported, listing the places, without one.
 EJK_API const Nvrtc& nvrtc();
 /// Its file alone; null where there is none.

@@ -157,17 +157,20 @@ std::string key_of(const ProgramSpec& spec, std::string_view architecture) {
                      architecture, driver_generation());
 }
 
-/// From the store, else compiled.
+/// Compiled ahead, else from the store, else compiled: what was compiled ahead asks for no compiler.
 std::shared_ptr<const Program> make(const ProgramSpec& spec, const std::string& architecture) {
+  const auto told = [&](auto text) { emit(EventKind::compile, "", spec.instance, text); };
+  const auto found = [&](Compiled compiled, std::string_view how) {
+    told([&] { return fmt::format("found in the store, compiled {}for {}", how, architecture); });
+    check_report(spec, compiled.report);  // a reference may have put it there, which may spill
+    return std::make_shared<const Program>(spec, std::move(compiled));
+  };
+  std::optional<Compiled> compiled = find_compiled_ahead(spec, architecture);
+  if (compiled) return found(std::move(*compiled), "ahead ");
   const std::string version = compiler_version();
   const RecordKey key = cubin_key(spec, architecture, version);
-  std::optional<Compiled> compiled = find_cubin(key);
-  const auto told = [&](auto text) { emit(EventKind::compile, "", spec.instance, text); };
-  if (compiled) {
-    told([&] { return fmt::format("found in the store, compiled for {}", architecture); });
-    check_report(spec, compiled->report);  // a reference may have put it there, which may spill
-    return std::make_shared<const Program>(spec, std::move(*compiled));
-  }
+  compiled = find_cubin(key);
+  if (compiled) return found(std::move(*compiled), "");
   try {
     compiled = compile(spec, architecture);
   } catch (const std::exception& error) {

@@ -107,9 +107,9 @@ class Program {
 /// compiled and not loaded. InvalidArgument for an architecture that the library knows no device of.
 EJK_API DeviceProperties made_up_device(std::string_view architecture);
 
-/// The program ready to launch on that device: from memory, else from the store, else compiled and put there. Threads
-/// that ask for the same one at the same time wait for one compilation; different ones compile in parallel. Throws
-/// CompileError.
+/// The program ready to launch on that device: from memory, else from the store (compiled ahead, or by a process
+/// before), else compiled and put there. Threads that ask for the same one at the same time wait for one compilation;
+/// different ones compile in parallel. Throws CompileError.
 EJK_API std::shared_ptr<const Program> load_program(const ProgramSpec& spec, const DeviceProperties& device);
 
 /// What load_program gives to this thread while the object lives, in order: the programs behind a kernel's code.
