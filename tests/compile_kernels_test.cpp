@@ -15,7 +15,10 @@ namespace ejk::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 /// Where `./dev setup nvrtc` puts the compilers.
@@ -65,6 +68,28 @@ TEST_P(CompileKernels, an_error_is_told_with_the_compilers_words) {
   EXPECT_TRUE(compiled.report.warnings.empty());
   EXPECT_THAT([&] { cuda::compile({.file = kFile, .instance = "ejk::nothing<3>"}, "sm_90a", nvrtc); },
               ThrowsMessage<cuda::CompileError>(HasSubstr("nothing")));
+}
+
+/// Where the archive is, nothing is compiled and no compiler is asked for: not even its version is put into the store.
+TEST_P(CompileKernels, programs_of_an_archive_serve_without_their_compiler) {
+  fs::create_directories(cache);
+  const fs::path calls = cache / "calls.jsonl", archive = cache / "programs.ejk", elsewhere = cache / "elsewhere";
+  write_text(calls, R"({"operation": "mean_pooling", "device": "cuda:0", "inputs": [)"
+                    R"({"name": "x", "dtype": "bf16", "shape": [4, 256, 384]}]})"
+                    "\n");
+  compiles({"--recorded", calls, "--kernel", "cuda"});
+  const std::vector<std::string> here = {"EJKERNEL_NVRTC=" + compiler(GetParam()),
+                                         "EJKERNEL_CACHE_DIR=" + cache.string()};
+  EXPECT_EQ(ejk({"cache", "export", archive, "--programs"}, here).exit_code, 0);
+
+  const std::vector<std::string> variables = {"EJKERNEL_CACHE_DIR=" + elsewhere.string(),
+                                              "EJKERNEL_CONFIG_PATH=" + archive.string()};
+  const ProcessResult loaded = ejk({"compile", "--recorded", calls, "--kernel", "cuda"}, variables);
+  EXPECT_EQ(loaded.exit_code, 0) << loaded.out << loaded.err;
+  EXPECT_THAT(loaded.out, AllOf(HasSubstr("  stored  "), Not(HasSubstr(" s  ejk::"))));
+  EXPECT_FALSE(fs::exists(elsewhere));
+  EXPECT_THAT(ejk({"doctor", "--seconds", "0"}, variables).out,
+              ContainsRegex("programs     compiled ahead: [1-9]+ for sm_90a\n"));
 }
 
 class CompileKernelsOnNewest : public CompileKernels {};

@@ -154,6 +154,10 @@ TEST(EjkTool, what_would_be_ignored_is_refused) {
        "of them out\n"},
       {{"compile", "--case", "odd_lengths"},
        "ejk: --case must come with its operation, got none; name it: ejk compile OP --case odd_lengths\n"},
+      {{"compile", "mean_pooling", "--recorded", "calls.jsonl", "--case", "minilm_sentences"},
+       "ejk: --case must be left out where recorded calls are compiled, got minilm_sentences; leave it out\n"},
+      {{"cache", "export", "new.ejk", "--configs", "--programs"},
+       "ejk: --programs must be given without --configs, got both; leave both out to export every record\n"},
       {{"tune", "--recorded", empty},
        "ejk: --recorded must name a file with calls, got " + empty +
            ", where there is none; record some with EJKERNEL_OPS_RECORD=" + empty + "\n"},

@@ -425,8 +425,8 @@ TEST(EjkTool, doctor_examines_the_machine) {
     EXPECT_EQ(line["verdict"] != "ok", line.contains("fix")) << line;
   }
   EXPECT_THAT(examined, ::testing::IsSupersetOf({"ejkernel", "library", "environment", "processor", "threads", "memory",
-                                                 "CUDA driver", "compiler", "store", "config path", "plug-ins",
-                                                 "registry", "self-test"}));
+                                                 "CUDA driver", "compiler", "store", "config path", "programs",
+                                                 "plug-ins", "registry", "self-test"}));
   EXPECT_EQ(json["environment"].size(), environment::variables().size());
   EXPECT_THAT(ejk({"doctor", "--env", "--seconds", "0"}).out, HasSubstr("\nEJKERNEL_NUM_THREADS "));
 }

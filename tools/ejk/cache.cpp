@@ -259,7 +259,9 @@ Action declare_cache(Options& options) {
     if (command.run == merge_caches)
       one.flag("replace", flags->replace, "where both have a key, take the other's record");
     if (command.run == export_cache)
-      one.flag("configs", flags->configs, "only configs: no compiled kernels and no peaks");
+      one.flag("configs", flags->configs, "only configs: no compiled kernels and no peaks")
+          .flag("programs", flags->programs,
+                "only this build's kernels as compiled here, for machines with another compiler or none");
     if (command.run == gc)
       one.value("quota-mb", flags->quota_mb, "N", "MiB that may stay, 0: any (default: EJKERNEL_CACHE_QUOTA_MB)")
           .value("unused-days", flags->unused_days, "N", "also what nobody used for so long")

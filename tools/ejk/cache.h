@@ -13,7 +13,7 @@ namespace ejk::tool {
 
 struct CacheFlags {
   std::string root, command, argument;
-  bool json = false, replace = false, dry_run = false, configs = false;
+  bool json = false, replace = false, dry_run = false, configs = false, programs = false;
   int64_t quota_mb = -1, unused_days = 0;
 };
 

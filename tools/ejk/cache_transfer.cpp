@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "ejkernel/core/digest.h"
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
+#include "ejkernel/platform/cuda/cubin_store.h"
 #include "ejkernel/runtime/config_store.h"
 #include "tools/ejk/cache.h"
 #include "tools/ejk/options.h"
@@ -75,6 +77,12 @@ void take(const StoredRecord& stored, const Store& into, bool replaces, Transfer
   }
 }
 
+/// Under which key an archive of the wanted kind has a record; null where it has none.
+std::optional<RecordKey> exported_key(const RecordKey& key, const CacheFlags& flags) {
+  if (flags.programs) return cuda::ahead_key_of(key);
+  return !flags.configs || is_config_key(key) ? std::optional(key) : std::nullopt;
+}
+
 }  // namespace
 
 int diff_caches(const CacheFlags& flags) {
@@ -128,13 +136,15 @@ int merge_caches(const CacheFlags& flags) {
 int export_cache(const CacheFlags& flags) {
   const std::string path = fs::absolute(required_argument(flags, "the archive's path")).lexically_normal().string();
   if (fs::exists(path)) throw_invalid("ejk", path, "be a new file", "one that exists", "remove it, or name another");
+  if (flags.configs && flags.programs)
+    throw_invalid("ejk", "--programs", "be given without --configs", "both", "leave both out to export every record");
   ArchiveBuilder builder;
   int64_t not_good = 0;
   const auto add = [&](const StoredRecord& stored) {
     if (stored.state != RecordState::good)
       ++not_good;
-    else if (!flags.configs || is_config_key(stored.key))
-      builder.add(stored.key, stored.record);
+    else if (const auto key = exported_key(stored.key, flags))
+      builder.add(*key, stored.record);
   };
   if (const auto ours = source_of(flags)) ours->for_each(add);
   if (!builder.write(path)) throw Unsupported(fmt::format("ejk: {} cannot be written: {}", path, std::strerror(errno)));

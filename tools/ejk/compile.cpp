@@ -1,5 +1,5 @@
-// ejk compile: the CUDA kernels that named problems get, compiled for any architecture on a machine without a GPU. They
-// are in the store afterwards, and the exit code says whether all are as they were written to be.
+// ejk compile: the CUDA kernels that problems get, named or recorded ones, compiled for any architecture on a machine
+// without a GPU. They are in the store afterwards, and the exit code says whether all are as they were written to be.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "ejkernel/core/error.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cuda/program.h"
+#include "ejkernel/runtime/recorded.h"
 #include "ejkernel/runtime/registry.h"
 #include "ejkernel/runtime/timer.h"
 #include "tools/ejk/cases.h"
@@ -23,7 +24,7 @@ namespace ejk::tool {
 namespace {
 
 struct Flags {
-  std::string operation, kernel, case_name, architectures = "sm_90a";
+  std::string operation, kernel, case_name, recorded, architectures = "sm_90a";
   bool candidates = false, every_config = false;
 };
 
@@ -89,30 +90,47 @@ std::vector<ConfigBlock> every_config(const KernelInfo& kernel, const CallView& 
   return configs;
 }
 
-/// The problems of one operation: every CUDA kernel that serves one on a device is compiled for it, first on the list
-/// or not.
-void add_work(const RegisteredOperation& operation, const Flags& flags, const std::vector<DeviceProperties>& devices,
-              std::vector<Work>& work) {
-  const Operation& op = *operation.declaration;
-  std::vector<std::shared_ptr<const KernelInfo>> kernels;
-  for (const auto& kernel : operation.kernels)
-    if (kernel->prepare != nullptr && (flags.kernel.empty() || kernel->name == flags.kernel)) kernels.push_back(kernel);
-  if (kernels.empty()) return;  // making problems takes long
-  for (const NamedCase& c : cases_of(op.name)) {
-    if (!flags.case_name.empty() && c.name != flags.case_name) continue;
-    const ToolCall call = make_case(op.name, c.name);
-    for (const DeviceProperties& device : devices) {
-      const auto problem = planned(op, call, device.device);
-      for (const auto& kernel : kernels) {
-        if (!kernel->supports(problem->view(), device).ok) continue;
-        std::vector<ConfigBlock> configs = {kernel->heuristic(problem->view(), device)};
-        if (flags.candidates)
-          std::ranges::copy(kernel->candidates(problem->view(), device), std::back_inserter(configs));
-        if (flags.every_config) configs = every_config(*kernel, problem->view(), device);
-        for (const ConfigBlock& config : configs) work.push_back({problem, kernel, &device, config});
-      }
+bool is_wanted(const KernelInfo& kernel, const Flags& flags) {
+  return kernel.prepare != nullptr && (flags.kernel.empty() || kernel.name == flags.kernel);
+}
+
+/// Every CUDA kernel that serves the call on a device is compiled for it, first on the list or not.
+void add_work(const RegisteredOperation& operation, const ToolCall& call, const Flags& flags,
+              const std::vector<DeviceProperties>& devices, std::vector<Work>& work) {
+  for (const DeviceProperties& device : devices) {
+    const auto problem = planned(*operation.declaration, call, device.device);
+    for (const auto& kernel : operation.kernels) {
+      if (!is_wanted(*kernel, flags) || !kernel->supports(problem->view(), device).ok) continue;
+      std::vector<ConfigBlock> configs = {kernel->heuristic(problem->view(), device)};
+      if (flags.candidates) std::ranges::copy(kernel->candidates(problem->view(), device), std::back_inserter(configs));
+      if (flags.every_config) configs = every_config(*kernel, problem->view(), device);
+      for (const ConfigBlock& config : configs) work.push_back({problem, kernel, &device, config});
     }
   }
+}
+
+std::vector<Work> work_of_named_problems(const Flags& flags, const std::vector<DeviceProperties>& devices) {
+  const KernelRegistry& registry = KernelRegistry::instance();
+  std::vector<Work> work;
+  for (const std::string& name : registry.names()) {
+    if (!flags.operation.empty() && name != flags.operation) continue;
+    const auto operation = registry.find(name);
+    const auto wanted = [&](const auto& kernel) { return is_wanted(*kernel, flags); };
+    if (std::ranges::none_of(operation->kernels, wanted)) continue;  // making problems takes long
+    for (const NamedCase& c : cases_of(name))
+      if (flags.case_name.empty() || c.name == flags.case_name)
+        add_work(*operation, make_case(name, c.name), flags, devices, work);
+  }
+  return work;
+}
+
+std::vector<Work> work_of_recorded_calls(const Flags& flags, const std::vector<DeviceProperties>& devices) {
+  std::vector<Work> work;
+  for (const Invocation& call : load_invocations(flags.recorded))
+    if (flags.operation.empty() || call.operation == flags.operation)
+      add_work(*KernelRegistry::instance().find(call.operation),
+               {.operation = call.operation, .inputs = call.inputs, .params = call.params}, flags, devices, work);
+  return work;
 }
 
 Row row_of(const Operation& op, const KernelInfo& kernel, const cuda::Program& program) {
@@ -163,17 +181,17 @@ Rows compile_all(const std::vector<Work>& work) {
 
 int run(const Flags& flags) {
   const std::vector<DeviceProperties> devices = devices_of(flags.architectures);
-  const KernelRegistry& registry = KernelRegistry::instance();
-  if (!flags.operation.empty()) registry.find(flags.operation);  // known, or says which are
+  if (!flags.operation.empty()) KernelRegistry::instance().find(flags.operation);  // known, or says which are
   if (!flags.case_name.empty()) {
+    if (!flags.recorded.empty())
+      throw_invalid("ejk", "--case", "be left out where recorded calls are compiled", flags.case_name, "leave it out");
     if (flags.operation.empty())
       throw_invalid("ejk", "--case", "come with its operation", "none",
                     fmt::format("name it: ejk compile OP --case {}", flags.case_name));
     require_case(flags.operation, flags.case_name);
   }
-  std::vector<Work> work;
-  for (const std::string& name : registry.names())
-    if (flags.operation.empty() || name == flags.operation) add_work(*registry.find(name), flags, devices, work);
+  const std::vector<Work> work =
+      flags.recorded.empty() ? work_of_named_problems(flags, devices) : work_of_recorded_calls(flags, devices);
   if (work.empty())
     throw_invalid("ejk", "the problems", "be served by a CUDA kernel", "none that is",
                   "name another operation, kernel or case");
@@ -199,6 +217,8 @@ Action declare_compile(Options& options) {
   options.positional("OP", flags->operation, "only this operation")
       .value("arch", flags->architectures, "LIST", "sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120 (default: sm_90a)")
       .value("case", flags->case_name, "NAME", "only this one of the operation's named problems")
+      .value("recorded", flags->recorded, "FILE",
+             "not named problems, but the calls that EJKERNEL_OPS_RECORD=FILE recorded")
       .value("kernel", flags->kernel, "NAME", "only this kernel")
       .flag("candidates", flags->candidates, "every config that the tuner may try, not the heuristic's alone")
       .flag("every-config", flags->every_config, "every config of legal values that the device's shared memory holds");

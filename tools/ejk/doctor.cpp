@@ -25,6 +25,7 @@
 #include "ejkernel/testing/operations.h"
 #include "tools/ejk/bench_worker.h"
 #include "tools/ejk/print.h"
+#include "tools/ejk/programs.h"
 #include "tools/ejk/verbs.h"
 
 extern char** environ;
@@ -206,6 +207,16 @@ Line config_path_line() {
   return {"", found, Verdict::warn, "correct EJKERNEL_CONFIG_PATH, or make a copy that you alone can write"};
 }
 
+/// Kernels that come compiled, by architecture: a device whose architecture has none compiles each when it is planned.
+Line programs_line() {
+  std::vector<std::string> parts;
+  for (const auto& [architecture, number] : programs_compiled_ahead())
+    parts.push_back(fmt::format("{} for {}", number, architecture));
+  if (parts.empty())
+    return {"", "none compiled ahead: a kernel is compiled when it is first planned, and kept in the store"};
+  return {"", fmt::format("compiled ahead: {}", fmt::join(parts, ", "))};
+}
+
 void plugin_lines(std::vector<Line>& lines) {
   examine(lines, "plug-ins", [] {
     return Line{"", environment::plugins().empty() ? "none (EJKERNEL_PLUGINS names none)"
@@ -271,6 +282,7 @@ std::vector<Line> examine_all(const Flags& flags) {
   examine(lines, "compiler", compiler_line);
   examine(lines, "store", store_line);
   examine(lines, "config path", config_path_line);
+  examine(lines, "programs", programs_line);
   plugin_lines(lines);
   examine(lines, "registry", registry_line);
   examine(lines, "self-test", [&] { return self_test_line(flags.seconds); });

@@ -26,7 +26,8 @@ constexpr ejk::tool::Verb kVerbs[] = {
      ejk::tool::declare_check},
     {"compile", "CUDA kernels compiled for any GPU, without one; what they need",
      "  ejk compile\n  ejk compile flash_attention --arch sm_80,sm_90a\n"
-     "  ejk compile flash_attention --case llama3_8b_prefill_1k --candidates",
+     "  ejk compile flash_attention --case llama3_8b_prefill_1k --candidates\n"
+     "  ejk compile --recorded calls.jsonl && ejk cache export programs.ejk --programs",
      ejk::tool::declare_compile},
     {"docs", "writes the generated pages of the documentation", "  ejk docs\n  ejk docs --check docs",
      ejk::tool::declare_docs},

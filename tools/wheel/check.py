@@ -6,7 +6,10 @@ compares that with the formula, all within a minute; then builds and runs a CMak
 its program ejk. The tag is compared with what the wheel's programs ask of the system.
 """
 
+import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -69,7 +72,14 @@ def main() -> None:
         run("cmake", "--build", "consumer", folder=folder)
         print(f"a CMake project with find_package(ejkernel): {run(folder / 'consumer' / 'consumer', folder=folder)}")
 
-        run(cmake_dir.parents[2] / "bin" / "ejk", "list", folder=folder)
+        ejk = cmake_dir.parents[2] / "bin" / "ejk"
+        run(ejk, "list", folder=folder)
+        if platform.machine() == "x86_64":  # the others' wheels hold no CUDA kernels: no compiler is pinned for them
+            lines = json.loads(run(ejk, "doctor", "--json", "--seconds", "0", folder=folder))["lines"]
+            programs = next(line["found"] for line in lines if line["what"] == "programs")
+            print(f"CUDA kernels: {programs}")
+            if not re.search(r"\d+ for sm_80, \d+ for sm_90a", programs):
+                sys.exit("check.py: the wheel should hold CUDA kernels for sm_80 and sm_90a")
         if seconds > LIMIT_SECONDS:
             sys.exit(f"check.py: the first right result took {seconds:.1f} s")
     print(f"{wheel.name}: all right")
