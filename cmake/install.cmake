@@ -23,6 +23,31 @@ foreach(table ${tables})  # unlike file(COPY), again when one changes
   configure_file(${table} ${PROJECT_BINARY_DIR}/share/ejkernel/tables/${name} COPYONLY)
 endforeach()
 
+# Kernels for the GPUs that EJK_PROGRAMS names, compiled here: who installs them waits for no compiler, and needs none. The
+# problems are the operations' named ones, and attention's grid with all that its tuner may try. The store that they come
+# from stays, so that a later build compiles those alone whose sources changed.
+if(EJK_PROGRAMS AND NOT TARGET ejk)
+  message(FATAL_ERROR "EJK_PROGRAMS is ${EJK_PROGRAMS}, which ejk compiles: set EJK_BUILD_TOOLS, or leave it out")
+endif()
+add_custom_target(ejkernel_programs ALL)
+foreach(architecture ${EJK_PROGRAMS})
+  set(programs ${PROJECT_BINARY_DIR}/share/ejkernel/tables/programs_${architecture}.ejk)
+  set(grid ${PROJECT_SOURCE_DIR}/benchmarks/grids/cuda_attention.jsonl)
+  set(ejk ${CMAKE_COMMAND} -E env EJKERNEL_CACHE_DIR=${PROJECT_BINARY_DIR}/programs/${architecture}
+          EJKERNEL_CACHE_QUOTA_MB=0 EJKERNEL_CONFIG_PATH=none $<TARGET_FILE:ejk>)
+  add_custom_command(
+    OUTPUT ${programs}
+    COMMAND ${ejk} compile --arch ${architecture}
+    COMMAND ${ejk} compile --arch ${architecture} --recorded ${grid} --candidates
+    COMMAND ${CMAKE_COMMAND} -E rm -f ${programs}
+    COMMAND ${ejk} cache export ${programs} --programs
+    DEPENDS ejk ${grid}
+    COMMENT "Compiling CUDA kernels for ${architecture}"
+    VERBATIM)
+  target_sources(ejkernel_programs PRIVATE ${programs})
+  install(FILES ${programs} DESTINATION ${CMAKE_INSTALL_DATADIR}/ejkernel/tables)
+endforeach()
+
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/ejkernel)
 install(EXPORT ejkernelTargets NAMESPACE ejkernel:: DESTINATION ${package_folder})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ejkernelConfig.cmake.in ejkernelConfig.cmake
