@@ -25,12 +25,20 @@ int64_t num_column_tiles(const CudaCall& call, int vectors) {
   return divide_up(call.p.dim, vectors * vector_length(call.out.dtype));
 }
 
-/// Tiles whose columns are used well, wide ones first: long runs of bytes in a row are what memory likes best.
-int vectors_for(const CudaCall& call) {
+/// Whether tiles of that width have few columns beyond a row's end.
+bool uses_columns(const CudaCall& call, int width) {
   const int64_t vectors = divide_up(call.p.dim, vector_length(call.out.dtype));
+  return divide_up(vectors, width) * width <= vectors + vectors / 8;
+}
+int widest_tile(const CudaCall& call) {
   for (const int wide : {128, 64, 32, 16})
-    if (divide_up(vectors, wide) * wide <= vectors + vectors / 8) return wide;
+    if (uses_columns(call, wide)) return wide;
   return 8;
+}
+int narrowest_tile(const CudaCall& call, int64_t least) {
+  for (const int narrow : {16, 32, 64})
+    if (narrow >= least && uses_columns(call, narrow)) return narrow;
+  return widest_tile(call);
 }
 /// Widths around that one, for the tuner.
 std::vector<int> widths_around(int vectors) {
@@ -111,12 +119,13 @@ struct Forward {
   static int64_t num_tiles(const CudaCall& call, const Config& config) {
     return call.p.num_batches * call.p.num_means * call.p.num_heads * num_column_tiles(call, config.vectors);
   }
-  /// Parts that each group's rows are cut into: enough for the whole device, none shorter than two rounds of loads.
+  /// Parts that each group's rows are cut into: as many as run at once, none shorter than two rounds of loads. One more
+  /// would leave a few blocks that run alone, too few to keep memory busy.
   static int64_t num_slices(const CudaCall& call, const Config& config, const DeviceProperties& device) {
-    const int64_t tiles = std::max<int64_t>(num_tiles(call, config), 1);
-    const int64_t wanted = divide_up(int64_t{config.blocks_per_unit} * device.num_units, tiles);
+    const int64_t at_once = int64_t{config.blocks_per_unit} * device.num_units;
     const int64_t two_rounds = int64_t{2} * config.tile().rows * config.unroll;
-    return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(group_rows(call.p) / two_rounds, 1));
+    return std::clamp<int64_t>(at_once / std::max<int64_t>(num_tiles(call, config), 1), 1,
+                               std::max<int64_t>(group_rows(call.p) / two_rounds, 1));
   }
 
   static Support supports(const Call<MeanPooling>& call, const DeviceProperties& device) {
@@ -127,10 +136,14 @@ struct Forward {
 
   static Config heuristic(const Call<MeanPooling>& call, const DeviceProperties&) {
     const CudaCall c = pooling::cuda_call(call);
-    // On an H200 1.01 to 1.05 of the copy bandwidth at a gigabyte; 4 and 4 gave 0.94 to 1.00.
-    Config config = {.vectors = vectors_for(c), .unroll = 8, .blocks_per_unit = 2};
+    // In a narrow tile more of a block's threads are beside each other in a column, and groups are cut into fewer
+    // parts; 256 bytes of a row are as good a run as any. But a thread has 16 rows at least, or adding up the threads'
+    // sums takes longer than they do.
+    const int64_t rows = group_rows(c.p);
+    const int64_t least = divide_up(int64_t{16} * cuda::kPoolingThreads, std::max<int64_t>(rows, 1));
+    Config config = {.vectors = narrowest_tile(c, least), .unroll = rows < 128 ? 4 : 8, .blocks_per_unit = 2};
     // Short groups have no more loads than this.
-    while (config.unroll > 2 && config.tile().rows * config.unroll > group_rows(c.p)) config.unroll /= 2;
+    while (config.unroll > 2 && config.tile().rows * config.unroll > rows) config.unroll /= 2;
     return config;
   }
 
@@ -207,8 +220,9 @@ struct Backward {
 
   static Config heuristic(const Call<MeanPoolingBackward>& call, const DeviceProperties& device) {
     const CudaCall c = pooling::cuda_call(call);
-    Config config = {.vectors = vectors_for(c), .rows_per_thread = 16};
-    while (config.rows_per_thread > 4 && num_blocks(c, config) < int64_t{8} * device.num_units)
+    Config config = {.vectors = widest_tile(c), .rows_per_thread = 16};
+    // Fewer rows for a thread only where a multiprocessor would have nothing to do beside its first block.
+    while (config.rows_per_thread > 4 && 2 * num_blocks(c, config) < int64_t{3} * device.num_units)
       config.rows_per_thread /= 2;
     return config;
   }
