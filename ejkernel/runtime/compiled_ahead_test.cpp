@@ -94,9 +94,9 @@ TEST_F(CompiledAhead, keys_are_made_of_this_builds_cubins_alone) {
     return other;
   };
   const std::string digest = cubin.text.substr(6, 32);
-  for (const RecordKey& other :
-       {with(digest, std::string(32, '0')), with("empty.cu", "none.cu"), with("cubin", "config"), with("-std=c++20", ""),
-        with("NVRTC 13.0", "NVRTC"), with("\nNVRTC 13.0", ""), with("sm_90a", "sm_80"), RecordKey{}})
+  for (const RecordKey& other : {with(digest, std::string(32, '0')), with("empty.cu", "none.cu"),
+                                 with("cubin", "config"), with("-std=c++20", ""), with("NVRTC 13.0", "NVRTC"),
+                                 with("\nNVRTC 13.0", ""), with("sm_90a", "sm_80"), RecordKey{}})
     EXPECT_EQ(ahead_key_of(other), std::nullopt) << other.text;
 }
 
