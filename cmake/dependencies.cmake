@@ -32,6 +32,12 @@ set(EJK_PIN_NVRTC_13_PACKAGE nvidia-cuda-nvrtc==13.5.37)
 set(EJK_PIN_NVRTC_13_WHEEL nvidia_cuda_nvrtc-13.5.37-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl)
 set(EJK_PIN_NVRTC_13_SHA256 86b4d68058807988b7d9af5b44917a0601e9c337f35ccd657bfb3c759ff8d8bc)
 
+# The one that the wheel's kernels are compiled with: the version of the published figures. Another one's code may be slower
+# or faster: 13.5's leaves mean_pooling two blocks on a multiprocessor where this one's leaves three.
+set(EJK_PIN_NVRTC_AHEAD_PACKAGE nvidia-cuda-nvrtc==13.0.88)
+set(EJK_PIN_NVRTC_AHEAD_WHEEL nvidia_cuda_nvrtc-13.0.88-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl)
+set(EJK_PIN_NVRTC_AHEAD_SHA256 ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575)
+
 # XLA's FFI headers as the oldest jaxlib with version 0.3 of that interface ships them: a handler built with them runs in
 # that jaxlib and every later one. Only the headers are unpacked; the wheel is one of x86_64.
 set(EJK_PIN_FFI_PACKAGE jaxlib==0.9.1)
