@@ -10,7 +10,9 @@
 #include <mutex>
 #include <thread>
 
+#include "ejkernel/core/environment.h"
 #include "ejkernel/core/error.h"
+#include "ejkernel/core/store.h"
 #include "ejkernel/core/validate.h"
 #include "ejkernel/platform/cuda/program.h"
 #include "ejkernel/runtime/recorded.h"
@@ -180,6 +182,8 @@ Rows compile_all(const std::vector<Work>& work) {
 }
 
 int run(const Flags& flags) {
+  // What comes compiled would not be in the store afterwards, where an export looks for it.
+  use_store(store().root(), {.quota_bytes = environment::cache_quota_mb() << 20});
   const std::vector<DeviceProperties> devices = devices_of(flags.architectures);
   if (!flags.operation.empty()) KernelRegistry::instance().find(flags.operation);  // known, or says which are
   if (!flags.case_name.empty()) {
