@@ -43,7 +43,7 @@ TEST_F(ProgramTool, its_calls_are_tuned_once_each) {
   write_text(file(),
              "module {\n" + in_program(attention(32)) + in_program(pooling) + in_program(attention(32)) + "}\n");
   const std::string name = "flash_attention f32[1, 32, 2, 16]";
-  const ProcessResult listed = tune_program({"--dry-run"});
+  const ProcessResult listed = tune_program({"--dry-run", "--text"});
   EXPECT_EQ(listed.exit_code, 0) << listed.err;
   EXPECT_EQ(listed.out.find(name), listed.out.rfind(name)) << listed.out;
   EXPECT_THAT(listed.out, HasSubstr(name + "  kernel cpu, "));
@@ -55,9 +55,9 @@ TEST_F(ProgramTool, its_calls_are_tuned_once_each) {
   EXPECT_EQ(report["case"], name);
   EXPECT_EQ(report["calls"], 2);
   EXPECT_EQ(report["published"], true);
-  EXPECT_THAT(tune_program({"--resume"}).out,
+  EXPECT_THAT(tune_program({"--resume", "--text"}).out,
               AllOf(HasSubstr(", 2 calls  tuned already\n"), HasSubstr(" kernel cpu has one config\n")));
-  EXPECT_THAT(tune_program({"--verify-only"}).out, HasSubstr(" 0 rejected"));
+  EXPECT_THAT(tune_program({"--verify-only", "--text"}).out, HasSubstr(" 0 rejected"));
 }
 
 TEST_F(ProgramTool, a_file_that_is_none_and_two_descriptions_are_refused) {

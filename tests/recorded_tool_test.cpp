@@ -38,7 +38,7 @@ TEST_F(RecordedTool, calls_of_several_processes_are_tuned_once_each) {
   record({"run", "mean_pooling", "--num_seqs", "2", "--num_tokens", "32"});
   EXPECT_THAT(read_text(file()), HasSubstr(R"("name":"cu_seqlens","dtype":"i32","shape":[3],"values":[0,)"));
 
-  const ProcessResult listed = tune_recorded({"--dry-run"});
+  const ProcessResult listed = tune_recorded({"--dry-run", "--text"});
   EXPECT_EQ(listed.exit_code, 0) << listed.err;
   const std::string name = "flash_attention f32[1, 32, 8, 128]";
   EXPECT_EQ(listed.out.find(name), listed.out.rfind(name)) << "a scale makes no other problem\n" << listed.out;
@@ -50,7 +50,7 @@ TEST_F(RecordedTool, calls_of_several_processes_are_tuned_once_each) {
   EXPECT_EQ(report["case"], name);
   EXPECT_EQ(report["published"], true);
   EXPECT_GT(report["calls"], 1);
-  const std::string again = tune_recorded({"--resume"}).out;
+  const std::string again = tune_recorded({"--resume", "--text"}).out;
   EXPECT_THAT(again, AllOf(HasSubstr(" calls  tuned already\n"), HasSubstr(" kernel cpu has one config\n")));
 }
 
@@ -59,7 +59,7 @@ TEST_F(RecordedTool, what_cannot_be_tuned_here_is_told_and_the_rest_is_verified)
   const std::string text = read_text(file());
   const size_t device = text.find("\"cpu\"");
   write_text(file(), text + text.substr(0, device) + "\"cuda:99\"" + text.substr(device + 5));
-  const ProcessResult verified = tune_recorded({"--verify-only"});
+  const ProcessResult verified = tune_recorded({"--verify-only", "--text"});
   EXPECT_EQ(verified.exit_code, 1);
   EXPECT_THAT(verified.out, HasSubstr(" not tried, 0 rejected"));
   EXPECT_THAT(verified.err, HasSubstr("cuda:99"));

@@ -39,16 +39,16 @@ class TuneTool : public ::testing::Test {
 
 TEST_F(TuneTool, keeps_what_it_found_and_the_next_process_uses_it) {
   EXPECT_EQ(tier_4(), "miss");
-  const ProcessResult tuned = tune({"--json"});
+  const ProcessResult tuned = tune({});
   EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
-  const Json report = Json::parse(tuned.out);
+  const Json report = Json::parse(tuned.out);  // the output is no terminal
   EXPECT_EQ(report["kernel"], "cpu");
   EXPECT_EQ(report["published"], true);
   ASSERT_GT(report["candidates"].size(), 8u);
   EXPECT_EQ(report["candidates"][0]["config"], report["heuristic"]) << "it stands first";
   EXPECT_GT(report["candidates"][0]["seconds"], 0);
   EXPECT_THAT(tier_4(), report["faster"] == true ? HasSubstr("hit: ") : HasSubstr("measured: nothing beats"));
-  EXPECT_EQ(tune({"--resume"}).out, "flash_attention  tuned already\n");
+  EXPECT_EQ(tune({"--resume", "--text"}).out, "flash_attention  tuned already\n");
   EXPECT_EQ(Json::parse(tune({"--resume", "--json"}).out)["left_out"], "tuned already");
   EXPECT_EQ(run({"explain", "flash_attention", "--q_len", "32", "--policy", "cached"}).exit_code, 0)
       << "whether or not something was faster";
@@ -66,7 +66,7 @@ TEST_F(TuneTool, says_that_it_found_what_it_cannot_keep) {
 }
 
 TEST_F(TuneTool, a_dry_run_lists_candidates_and_measures_nothing) {
-  const ProcessResult listed = tune({"--dry-run"});
+  const ProcessResult listed = tune({"--dry-run", "--text"});
   EXPECT_EQ(listed.exit_code, 0);
   EXPECT_THAT(listed.out, HasSubstr("flash_attention  kernel cpu, "));
   EXPECT_THAT(listed.out, HasSubstr("\n  block_q=16 block_k=32 bf16_dot=0\n"));
@@ -80,7 +80,7 @@ TEST_F(TuneTool, leaves_out_named_problems_that_have_no_gradient_and_goes_on) {
   for (const std::string& name : registry.names()) {
     const std::string gradient(registry.find(name)->declaration->gradient);
     if (gradient.empty()) continue;
-    const ProcessResult listed = run({"tune", gradient, "--dry-run"});
+    const ProcessResult listed = run({"tune", gradient, "--dry-run", "--text"});
     EXPECT_EQ(listed.exit_code, 0) << listed.err;
     EXPECT_THAT(listed.out, HasSubstr("  kernel ")) << gradient;
     all += listed.out;
@@ -94,7 +94,7 @@ TEST_F(TuneTool, leaves_out_named_problems_that_have_no_gradient_and_goes_on) {
 
 TEST_F(TuneTool, takes_dimensions_in_one_word) {
   const auto listed = [&](const std::vector<std::string>& flags) {
-    std::vector<std::string> line = {"tune", "flash_attention", "--dry-run"};
+    std::vector<std::string> line = {"tune", "flash_attention", "--dry-run", "--text"};
     line.insert(line.end(), flags.begin(), flags.end());
     return run(line);
   };
@@ -125,7 +125,7 @@ TEST(TunePace, says_what_is_left_from_what_was_spent) {
 }
 
 TEST_F(TuneTool, verifying_checks_every_candidate_and_keeps_nothing) {
-  const ProcessResult verified = tune({"--verify-only"});
+  const ProcessResult verified = tune({"--verify-only", "--text"});
   EXPECT_EQ(verified.exit_code, 0);
   EXPECT_THAT(verified.out, HasSubstr(" not tried, 0 rejected"));
   EXPECT_EQ(tier_4(), "miss");
@@ -181,10 +181,11 @@ TEST_F(TuneTool, looks_for_a_config_and_takes_none) {
   const ProcessResult policy = tune({"--policy", "heuristics"});
   EXPECT_THAT(policy.err, HasSubstr("--policy must be left out of tune"));
   EXPECT_EQ(policy.exit_code, 2);
+  EXPECT_THAT(tune({"--json", "--text"}).err, HasSubstr("--text must be given without --json"));
 }
 
 TEST_F(TuneTool, a_kernel_with_one_config_is_said_so) {
-  EXPECT_EQ(run({"tune", "mean_pooling", "--num_tokens", "32"}).out, "mean_pooling  kernel cpu has one config\n");
+  EXPECT_EQ(run({"tune", "mean_pooling", "--num_tokens", "32", "--text"}).out, "mean_pooling  kernel cpu has one config\n");
 }
 
 }  // namespace

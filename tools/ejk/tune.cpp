@@ -2,6 +2,7 @@
 #include "ejkernel/runtime/tuner.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +35,8 @@ struct Flags {
   std::vector<std::string> cases;
   std::string recorded, hlo;
   double budget = 10;
-  bool resume = false, dry_run = false, verify_only = false, own_process = false, json = false, worker = false;
+  bool resume = false, dry_run = false, verify_only = false, own_process = false, worker = false;
+  bool json = false, text = false;
 };
 
 /// One to tune; its data are made when its turn comes.
@@ -307,10 +309,17 @@ Action declare_tune(Options& options) {
       .value("recorded", flags->recorded, "FILE",
              "the calls that EJKERNEL_OPS_RECORD=FILE recorded, the heaviest first")
       .value("hlo", flags->hlo, "FILE", "the calls of a lowered program, as StableHLO or HLO text")
-      .flag("json", flags->json, "one line of JSON for each problem")
+      .flag("json", flags->json, "one line of JSON for each problem: what is printed where the output is no terminal")
+      .flag("text", flags->text, "words, where it is none as well")
       .flag("worker", flags->worker, "be that process: what the library starts, and no use by hand");
   declare_operations(options, flags->call, &flags->cases);
-  return [flags] { return flags->worker ? run_tuner_program() : Tuning(*flags, problems_of(*flags)).run(); };
+  return [flags] {
+    if (flags->worker) return run_tuner_program();
+    if (flags->json && flags->text)
+      throw_invalid("ejk", "--text", "be given without --json", "both", "leave one of them out");
+    flags->json = !flags->text && (flags->json || isatty(STDOUT_FILENO) == 0);
+    return Tuning(*flags, problems_of(*flags)).run();
+  };
 }
 
 }  // namespace ejk::tool
