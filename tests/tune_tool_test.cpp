@@ -185,7 +185,8 @@ TEST_F(TuneTool, looks_for_a_config_and_takes_none) {
 }
 
 TEST_F(TuneTool, a_kernel_with_one_config_is_said_so) {
-  EXPECT_EQ(run({"tune", "mean_pooling", "--num_tokens", "32", "--text"}).out, "mean_pooling  kernel cpu has one config\n");
+  EXPECT_EQ(run({"tune", "mean_pooling", "--num_tokens", "32", "--text"}).out,
+            "mean_pooling  kernel cpu has one config\n");
 }
 
 }  // namespace
