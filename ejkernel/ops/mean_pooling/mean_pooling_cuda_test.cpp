@@ -193,10 +193,14 @@ class PoolingLaunches : public ::testing::Test {
 TEST_F(PoolingLaunches, one_launch_pools_many_groups_and_two_pool_a_few_long_ones) {
   mean_pooling({.x = on_gpu(DType::bf16, {200, 64, 4096})});
   EXPECT_THAT(launched(), ElementsAre("mean_pooling"));
-  EXPECT_EQ(fake.launches()[0].grid[0], 200u * 4);  // 4096 columns of bf16 are four tiles of 128 vectors
+  EXPECT_EQ(fake.launches()[0].grid[0], 200u * 8);  // 4096 columns of bf16 are eight tiles of 64 vectors
   mean_pooling({.x = on_gpu(DType::bf16, {2, 8192, 512})});
   EXPECT_THAT(launched(), ElementsAre("mean_pooling", "mean_pooling", "mean_pooling_combine"));
-  EXPECT_EQ(fake.launches()[1].grid[0], 2u * 128) << "slices of 64 rows, two rounds of loads for each thread";
+  EXPECT_EQ(fake.launches()[1].grid[0], 2u * 4 * 32)
+      << "no slice shorter than 256 rows, two rounds of loads for each thread";
+  mean_pooling({.x = on_gpu(DType::bf16, {5, 8192, 1024})});
+  EXPECT_EQ(fake.launches()[3].grid[0], 5u * 8 * 6)
+      << "one slice more would be blocks beyond two for each multiprocessor";
 }
 
 TEST_F(PoolingLaunches, index_tensors_are_surveyed_when_kernels_need_to_know) {
