@@ -411,7 +411,8 @@ Action declare_bench(Options& options) {
       .value("threads", flags->threads, "N", "threads of CPU kernels (default: EJKERNEL_NUM_THREADS, else all)")
       .flag("warm", flags->warm, "keep the data in the caches (default: cold)")
       .flag("overhead", flags->overhead, "time the host's part of a call instead")
-      .flag("planning", flags->planning, "time the first plan of a process, compiled and from the store, instead")
+      .flag("planning", flags->planning,
+            "time the first plan of a process instead: compiled, from the store, and as it came compiled")
       .flag("peaks", flags->peaks, "measure the machine's peaks only")
       .value("save", flags->save, "FILE", "keep the results, and beside them in FILE.program what made them");
   declare_device(options, flags->call.device);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "ejkernel/core/error.h"
@@ -43,42 +41,27 @@ Json figure(const BenchEntry& entry, const Worker& worker, std::string_view what
           {"met", median(seconds) <= target}};
 }
 
-/// What the processes find besides their store, while the object lives.
-class ConfigPath {
- public:
-  explicit ConfigPath(const char* value) {
-    if (const char* before = std::getenv(kName); before != nullptr) before_ = before;
-    setenv(kName, value, 1);
-  }
-  ~ConfigPath() {
-    if (before_)
-      setenv(kName, before_->c_str(), 1);
-    else
-      unsetenv(kName);
-  }
-  ConfigPath(const ConfigPath&) = delete;
-  ConfigPath& operator=(const ConfigPath&) = delete;
+Worker first_plan(const BenchEntry& entry) { return Worker(own_program(), arguments_of(entry.call), ""); }
 
- private:
-  static constexpr const char* kName = "EJKERNEL_CONFIG_PATH";
-  std::optional<std::string> before_;
-};
-
-void measure_entry(const BenchEntry& entry, const ScratchFolder& folder, bool has_programs, Json& figures) {
-  std::vector<double> compiled, stored, ahead;
-  const auto first_plan = [&] { return Worker(own_program(), arguments_of(entry.call), ""); };
+void measure_compiled_and_stored(const BenchEntry& entry, const ScratchFolder& folder, Json& figures) {
+  std::vector<double> compiled, stored;
   for (int n = 0; n < kProcesses; ++n) {
     folder.clear();
-    if (has_programs) ahead.push_back(first_plan().first_plan_seconds());
-    folder.clear();
-    const ConfigPath nothing("none");
-    compiled.push_back(first_plan().first_plan_seconds());
-    stored.push_back(first_plan().first_plan_seconds());
+    compiled.push_back(first_plan(entry).first_plan_seconds());
+    stored.push_back(first_plan(entry).first_plan_seconds());
   }
-  const Worker last = first_plan();
+  const Worker last = first_plan(entry);
   figures.push_back(figure(entry, last, "compiled", compiled, kCompiled));
   figures.push_back(figure(entry, last, "from the store", stored, kStored));
-  if (has_programs) figures.push_back(figure(entry, last, "compiled ahead", ahead, kStored));
+}
+
+void measure_compiled_ahead(const BenchEntry& entry, const ScratchFolder& folder, Json& figures) {
+  std::vector<double> ahead;
+  for (int n = 0; n < kProcesses; ++n) {
+    folder.clear();
+    ahead.push_back(first_plan(entry).first_plan_seconds());
+  }
+  figures.push_back(figure(entry, first_plan(entry), "compiled ahead", ahead, kStored));
 }
 
 }  // namespace
@@ -86,13 +69,17 @@ void measure_entry(const BenchEntry& entry, const ScratchFolder& folder, bool ha
 int bench_planning(const BenchFlags& flags, const std::vector<BenchEntry>& entries) {
   const ScratchFolder folder;
   setenv("EJKERNEL_CACHE_DIR", folder.path().c_str(), 1);  // the processes take it from here
-  const bool has_programs = !programs_compiled_ahead().empty();
   Json figures = Json::array();
   Progress progress;
-  for (const BenchEntry& entry : entries) {
-    progress.show(fmt::format("{} …", entry.name));
-    measure_entry(entry, folder, has_programs, figures);
-  }
+  const auto measure_all = [&](auto measure) {
+    for (const BenchEntry& entry : entries) {
+      progress.show(fmt::format("{} …", entry.name));
+      measure(entry, folder, figures);
+    }
+  };
+  if (!programs_compiled_ahead().empty()) measure_all(measure_compiled_ahead);
+  setenv("EJKERNEL_CONFIG_PATH", "none", 1);  // what the others find is in their store
+  measure_all(measure_compiled_and_stored);
   progress.clear();
   bool met = true;
   Table table("llllrlr", " | ");
