@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "ejkernel/ops/mean_pooling/mean_pooling.h"
 #include "ejkernel/ops/mean_pooling/mean_pooling_config.h"
@@ -34,11 +35,6 @@ int widest_tile(const CudaCall& call) {
   for (const int wide : {128, 64, 32, 16})
     if (uses_columns(call, wide)) return wide;
   return 8;
-}
-int narrowest_tile(const CudaCall& call, int64_t least) {
-  for (const int narrow : {16, 32, 64})
-    if (narrow >= least && uses_columns(call, narrow)) return narrow;
-  return widest_tile(call);
 }
 /// Widths around that one, for the tuner.
 std::vector<int> widths_around(int vectors) {
@@ -104,7 +100,7 @@ struct Forward {
       return std::array{
           config_field<&Config::vectors, 8, 16, 32, 64, 128, 256>("vectors", "16-byte vectors of a row per block"),
           config_field<&Config::unroll, 2, 4, 8>("unroll", "loads of a thread that are on their way together"),
-          config_field<&Config::blocks_per_unit, 1, 2, 4, 8, 16>(
+          config_field<&Config::blocks_per_unit, 1, 2, 3, 4, 8, 16>(
               "blocks_per_unit", "long groups are cut until every multiprocessor has this many blocks")};
     }
     cuda::MeanPoolingTile tile() const { return tile_of(vectors, unroll); }
@@ -127,6 +123,10 @@ struct Forward {
     return std::clamp<int64_t>(at_once / std::max<int64_t>(num_tiles(call, config), 1), 1,
                                std::max<int64_t>(group_rows(call.p) / two_rounds, 1));
   }
+  /// Threads that add an element's slices, a power of two: each has a few to load at once, and not many in turn.
+  static uint32_t combining(int64_t slices) {
+    return static_cast<uint32_t>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(slices / 4, 1, 32))));
+  }
 
   static Support supports(const Call<MeanPooling>& call, const DeviceProperties& device) {
     const CudaCall c = pooling::cuda_call(call);
@@ -134,16 +134,36 @@ struct Forward {
     return supports_blocks(c, num_tiles(c, most) * num_slices(c, most, device), device);
   }
 
-  static Config heuristic(const Call<MeanPooling>& call, const DeviceProperties&) {
+  /// How much of the device works, on average, until the last block is done.
+  static double busy(const CudaCall& call, const Config& config, const DeviceProperties& device) {
+    const int64_t blocks = num_tiles(call, config) * num_slices(call, config, device);
+    const int64_t at_once = int64_t{cuda::kPoolingBlocksPerUnit} * device.num_units;
+    if (blocks > at_once)
+      return static_cast<double>(blocks) / static_cast<double>(divide_up(blocks, at_once) * at_once);
+    return std::min(1.0, static_cast<double>(blocks) / (config.blocks_per_unit * device.num_units));
+  }
+
+  static Config heuristic(const Call<MeanPooling>& call, const DeviceProperties& device) {
     const CudaCall c = pooling::cuda_call(call);
-    // In a narrow tile more of a block's threads are beside each other in a column, and groups are cut into fewer
-    // parts; 256 bytes of a row are as good a run as any. But a thread has 16 rows at least, or adding up the threads'
-    // sums takes longer than they do.
-    const int64_t rows = group_rows(c.p);
-    const int64_t least = divide_up(int64_t{16} * cuda::kPoolingThreads, std::max<int64_t>(rows, 1));
-    Config config = {.vectors = narrowest_tile(c, least), .unroll = rows < 128 ? 4 : 8, .blocks_per_unit = 2};
-    // Short groups have no more loads than this.
-    while (config.unroll > 2 && config.tile().rows * config.unroll > rows) config.unroll /= 2;
+    const int64_t rows = std::max<int64_t>(group_rows(c.p), 1);
+    // Narrow tiles: 128 bytes of a row are as good a run as any, and groups are cut into fewer parts. But a thread has
+    // 16 rows at least, or adding up the threads' sums takes longer than they do; and wider ones where the blocks of
+    // narrow ones leave much of the device without work in the end.
+    Config config = {.vectors = widest_tile(c), .unroll = 8, .blocks_per_unit = 2};
+    double most_busy = 0;
+    for (const int vectors : {8, 16, 32, 64}) {
+      if (vectors * rows < int64_t{16} * cuda::kPoolingThreads || !uses_columns(c, vectors)) continue;
+      const double now = busy(c, {vectors, config.unroll, config.blocks_per_unit}, device);
+      if (now <= 1.1 * most_busy) continue;
+      most_busy = now;
+      config.vectors = vectors;
+    }
+    // Fewer loads at once where the last round of a group would have many too many.
+    const auto loaded_rows = [&] {
+      const int64_t round = int64_t{config.tile().rows} * config.unroll;
+      return divide_up(rows, round) * round;
+    };
+    while (config.unroll > 2 && loaded_rows() > rows + rows / 4) config.unroll /= 2;
     return config;
   }
 
@@ -151,7 +171,7 @@ struct Forward {
     std::vector<Config> all = {heuristic(call, device)};
     for (const int vectors : widths_around(all.front().vectors))
       for (const int unroll : {2, 4, 8})
-        for (const int blocks_per_unit : {2, 4, 8}) all.push_back({vectors, unroll, blocks_per_unit});
+        for (const int blocks_per_unit : {2, 3, 4}) all.push_back({vectors, unroll, blocks_per_unit});
     return all;
   }
 
@@ -184,9 +204,9 @@ struct Forward {
     const cuda::Dim3 block = {.x = cuda::kPoolingThreads};
     cuda::launch(*programs.main, context, grid_of(num_tiles(c, config) * slices, c), block, 0, problem, launch);
     if (slices == 1) return;
-    const int64_t blocks = divide_up(c.out.num_elements(), cuda::kPoolingThreads);
-    cuda::launch(*programs.combine, context, {.x = static_cast<unsigned>(std::min<int64_t>(blocks, INT32_MAX))}, block,
-                 0, problem, launch);
+    launch.combining = combining(slices);
+    const int64_t blocks = divide_up(c.out.num_elements(), cuda::kPoolingThreads / launch.combining);
+    cuda::launch(*programs.combine, context, grid_of(blocks, c), block, 0, problem, launch);
   }
 };
 

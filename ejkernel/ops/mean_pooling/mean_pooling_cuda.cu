@@ -7,7 +7,7 @@ template <MeanPoolingTile kTile>
 inline constexpr int kTileThreads = kTile.vectors* kTile.rows;
 
 template <Number kNumber, MeanPoolingTile kTile>
-__global__ void __launch_bounds__(kPoolingThreads, 2)
+__global__ void __launch_bounds__(kPoolingThreads, kPoolingBlocksPerUnit)
     mean_pooling(const __grid_constant__ PoolingProblem p, const __grid_constant__ PoolingLaunch launch) {
   using Tiles = PoolingTiles<kNumber, kTile, ThreadBlock>;
   __shared__ typename Tiles::Shared shared;
@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(kPoolingThreads, 2)
 template <Number kNumber>
 __global__ void mean_pooling_combine(const __grid_constant__ PoolingProblem p,
                                      const __grid_constant__ PoolingLaunch launch) {
-  combine_slices<kNumber>(p, launch, int64{blockIdx.x} * blockDim.x + threadIdx.x, int64{gridDim.x} * blockDim.x);
+  __shared__ double sums[kPoolingThreads];
+  combine_slices<kNumber>(p, launch, blockIdx.x, ThreadBlock(), sums);
 }
 
 template <Number kNumber, MeanPoolingTile kTile>

@@ -122,6 +122,7 @@ struct PoolingProblem {
 struct PoolingLaunch {
   uint32 slices = 1;             ///< forward: parts that each group's rows are cut into
   double* slice_sums = nullptr;  ///< [batch, mean, slice, head, dim] when there are several
+  uint32 combining = 1;          ///< threads of a block that add an element's slices
   int64 block_rows = 1;          ///< backward: rows of a block
   bool whole_vectors = false;    ///< both tensors' rows begin at multiples of 16 bytes
 };

@@ -21,9 +21,10 @@ using cuda::MeanPoolingTile;
 using cuda::Number;
 using pooling::CudaCall;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::HostBlock;
 
-constexpr int64_t kSlices = 3, kBlockRows = 5;
+constexpr int64_t kSlices = 3, kBlockRows = 5, kCombining = 2;
 
 /// What both kernels do first: the survey, by the blocks that it would have. The problem for the blocks to come.
 cuda::PoolingProblem surveyed(const CudaCall& call, const RunContext& context, int threads) {
@@ -120,7 +121,16 @@ struct TilesOnHost {
         else
           tiles.pool(n);
     });
-    if (!kBackward && launch.slices > 1) cuda::combine_slices<kNumber>(problem, launch, 0, 1);
+    if (kBackward || launch.slices == 1) return;
+    launch.combining = kCombining;
+    double sums[kThreads];
+    const int64_t elements = kThreads / kCombining;
+    testing::run_block(kThreads, [&](HostBlock block) {
+      for (int64_t n = 0; n * elements < c.out.num_elements(); ++n) {
+        cuda::combine_slices<kNumber>(problem, launch, static_cast<cuda::uint32>(n), block, sums);
+        block.sync();
+      }
+    });
   }
 };
 
@@ -196,11 +206,23 @@ TEST_F(PoolingLaunches, one_launch_pools_many_groups_and_two_pool_a_few_long_one
   EXPECT_EQ(fake.launches()[0].grid[0], 200u * 8);  // 4096 columns of bf16 are eight tiles of 64 vectors
   mean_pooling({.x = on_gpu(DType::bf16, {2, 8192, 512})});
   EXPECT_THAT(launched(), ElementsAre("mean_pooling", "mean_pooling", "mean_pooling_combine"));
-  EXPECT_EQ(fake.launches()[1].grid[0], 2u * 4 * 32)
-      << "no slice shorter than 256 rows, two rounds of loads for each thread";
+  EXPECT_EQ(fake.launches()[1].grid[0], 2u * 8 * 16)
+      << "no slice shorter than 512 rows, two rounds of loads for each thread";
   mean_pooling({.x = on_gpu(DType::bf16, {5, 8192, 1024})});
-  EXPECT_EQ(fake.launches()[3].grid[0], 5u * 8 * 6)
+  EXPECT_EQ(fake.launches()[3].grid[0], 5u * 16 * 3)
       << "one slice more would be blocks beyond two for each multiprocessor";
+}
+
+TEST_F(PoolingLaunches, tiles_are_as_narrow_as_leaves_the_device_busy_and_threads_enough_rows) {
+  const auto tile_of = [&](const Shape& shape) {
+    const size_t before = fake.launches().size();
+    mean_pooling({.x = on_gpu(DType::bf16, shape)});
+    return std::string(fake.launches()[before].instance);
+  };
+  EXPECT_THAT(tile_of({4, 4096, 4096}), HasSubstr("Tile{8, 32, 8}")) << "256 blocks, two for most multiprocessors";
+  EXPECT_THAT(tile_of({8, 2048, 4096}), HasSubstr("Tile{16, 16, 8}")) << "512 would be a third more than run at once";
+  EXPECT_THAT(tile_of({1000, 64, 768}), HasSubstr("Tile{32, 8, 8}")) << "tiles of 64 vectors would be half empty";
+  EXPECT_THAT(tile_of({1000, 77, 1280}), HasSubstr("Tile{32, 8, 4}")) << "ten rows a thread are two and a half rounds";
 }
 
 TEST_F(PoolingLaunches, index_tensors_are_surveyed_when_kernels_need_to_know) {

@@ -171,18 +171,25 @@ class PoolingTiles {
   int row_;  ///< of the thread in its block
 };
 
-/// Adds the slices' sums: elements `first`, `first + stride`, … of [batch, mean, head, dim].
-template <Number kNumber>
-EJK_DEVICE void combine_slices(const PoolingProblem& p, const PoolingLaunch& launch, int64 first, int64 stride) {
-  const int64 columns = p.num_heads * p.dim;
-  for (int64 n = first; n < p.num_batches * p.num_means * columns; n += stride) {
-    const int64 row = n / columns, column = n % columns, b = row / p.num_means, mean = row % p.num_means;
-    double sum = 0;
-    for (uint32 slice = 0; slice < launch.slices; ++slice)
-      sum += launch.slice_sums[(row * launch.slices + slice) * columns + column];
-    store(p.out.data, kNumber, p.out.offset(b, mean, column / p.dim, column % p.dim),
-          sum / p.divisor(p.group_of_mean(b, mean)));
-  }
+/// Adds the slices' sums of block n of the elements of [batch, mean, head, dim]. An element's threads take its slices
+/// in turn, and `sums`, a number for each of the block's threads, is where they meet.
+template <Number kNumber, class Block>
+EJK_DEVICE void combine_slices(const PoolingProblem& p, const PoolingLaunch& launch, uint32 n, Block block,
+                               double* sums) {
+  const int elements = block.threads() / static_cast<int>(launch.combining);
+  const int part = block.thread() / elements, element = block.thread() % elements;
+  const int64 columns = p.num_heads * p.dim, at = int64{n} * elements + element;
+  const int64 row = at / columns, column = at % columns, b = row / p.num_means, mean = row % p.num_means;
+  const bool exists = at < p.num_batches * p.num_means * columns;
+  double sum = 0;
+  for (uint32 slice = part; exists && slice < launch.slices; slice += launch.combining)
+    sum += launch.slice_sums[(row * launch.slices + slice) * columns + column];
+  sums[block.thread()] = sum;
+  block.sync();
+  if (part != 0 || !exists) return;
+  for (uint32 other = 1; other < launch.combining; ++other) sum += sums[other * elements + element];
+  store(p.out.data, kNumber, p.out.offset(b, mean, column / p.dim, column % p.dim),
+        sum / p.divisor(p.group_of_mean(b, mean)));
 }
 
 }  // namespace ejk::cuda
