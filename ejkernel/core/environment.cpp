@@ -206,7 +206,7 @@ constexpr std::array kVariables = {
     Variable{
         "EJKERNEL_NVRTC", "an absolute path", "looked for",
         "the library that compiles CUDA kernels, such as /usr/local/cuda/lib64/libnvrtc.so.13; `ejk doctor` says where "
-        "it is looked for otherwise",
+        "it is looked for otherwise. Kernels that came compiled are then passed over: this one compiles them",
         parse_nvrtc},
     Variable{"EJKERNEL_TRITON_SMEM_LIMIT", "an integer from 49152 to 1048576", "what the device has",
              "bytes of shared memory that a block of any GPU kernel may take; kernels and configs that need more are "

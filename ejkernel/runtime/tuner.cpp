@@ -473,7 +473,8 @@ void tell(const Plan& plan, const TuneReport& report) {
                        report.faster
                            ? fmt::format("{}, {:.3f} of the heuristic's time", to_string(plan.kernel(), report.best),
                                          report.comparison.ratio.median)
-                           : "nothing beats the heuristic's config");
+                       : report.complete ? "nothing beats the heuristic's config"
+                                         : "nothing beat the heuristic's config before the budget ended");
   });
 }
 
@@ -490,16 +491,16 @@ ConfigProvenance provenance_of(const TuneReport& report) {
 
 void publish(const Plan& plan, TuneReport& report) {
   const ChooseRequest request = plan.request();
+  const RecordKey key = config_record_key(request, plan.kernel());
   if (!report.faster && !report.complete) {
     // What a search that was cut short did not find says nothing against what is known already.
-    const std::optional<StoredConfig> stored = find_stored_config(config_record_key(request, plan.kernel()));
+    const std::optional<StoredConfig> stored = find_stored_config(key);
     report.published = stored && !stored->unfinished_after;
     if (report.published || has_memory_config(request, plan.kernel())) return;
   }
   set_memory_config(request, plan.kernel(), report.faster ? std::optional(report.best) : std::nullopt);
   // Nothing over the heuristic's config is an answer too: the next process need not look again.
-  report.published = put_stored_config(config_record_key(request, plan.kernel()),
-                                       report.faster ? config_values(plan.kernel(), report.best) : ConfigValues(),
+  report.published = put_stored_config(key, report.faster ? config_values(plan.kernel(), report.best) : ConfigValues(),
                                        provenance_of(report));
 }
 

@@ -34,7 +34,10 @@ Paths kernels_and(std::string_view producer) {
           ":(exclude)ejkernel/*_test.cpp",
           ":(exclude)ejkernel/ops/*_cuda*",
           ":(exclude)ejkernel/ops/*_sm80*",
-          ":(exclude)ejkernel/ops/*_sm90*"};
+          ":(exclude)ejkernel/ops/*_sm90*",
+          ":(exclude)ejkernel/ops/*.cu",
+          ":(exclude)ejkernel/ops/*.cuh",
+          ":(exclude)ejkernel/ops/*_config.h"};  // what device code is specialised for
 }
 
 /// Kernels of a GPU as well.

@@ -240,7 +240,11 @@ struct Backward {
 
   static Config heuristic(const Call<MeanPoolingBackward>& call, const DeviceProperties& device) {
     const CudaCall c = pooling::cuda_call(call);
-    Config config = {.vectors = widest_tile(c), .rows_per_thread = 16};
+    // Where rows are written number by number, as wide as a warp, so that it writes as many of them beside each other.
+    const int64_t vector = vector_length(c.out.dtype);
+    const auto vectors = std::bit_ceil(static_cast<uint64_t>(divide_up(c.p.dim, vector)));
+    const int by_number = static_cast<int>(std::clamp<uint64_t>(vectors, 8, 32));
+    Config config = {.vectors = c.p.dim % vector == 0 ? widest_tile(c) : by_number, .rows_per_thread = 16};
     // Fewer rows for a thread only where a multiprocessor would have nothing to do beside its first block.
     while (config.rows_per_thread > 4 && 2 * num_blocks(c, config) < int64_t{3} * device.num_units)
       config.rows_per_thread /= 2;

@@ -7,6 +7,8 @@
 // together, scaled by a power of two so that nothing overflows.
 //
 // Backward: a block owns a tile of columns in some rows, and a thread keeps what its group's rows get in registers.
+// Rows that do not begin at multiples of 16 bytes are written number by number: a thread's are then `kTile.vectors`
+// apart, so that those of a warp lie together.
 #pragma once
 
 #include "ejkernel/ops/mean_pooling/mean_pooling_config.h"
@@ -130,30 +132,32 @@ class PoolingTiles {
   // ---- backward ----
 
   EJK_DEVICE void spread_tile(int64 b, int64 begin, int64 h, int64 tile_column) const {
-    const int64 column = column_in(tile_column), at = p_.x.offset(b, 0, h, column);
+    const int step = launch_.whole_vectors ? 1 : kTile.vectors;  // from one of this thread's columns to the next
+    const int64 column = launch_.whole_vectors ? column_in(tile_column) : tile_column + block_.thread() % kTile.vectors;
     if (column >= p_.dim) return;
+    const int64 at = p_.x.offset(b, 0, h, column);
     const int64 end = min<int64>(begin + launch_.block_rows, p_.num_tokens);
     PoolingGroup group;  // whose rows all get `share`; the empty one has none
     Vector16 share = {};
     for (int64 row = begin + row_; row < end; row += kTile.rows) {
-      if (!group.has(row)) share = share_of_row(b, row, h, column, group);
+      if (!group.has(row)) share = share_of_row(b, row, h, column, step, group);
       const Vector16 gradient = p_.selected(b, row) ? share : Vector16{};
       if (has_whole_vector(column))
         store_vector<kNumber>(p_.x.data, at + row * p_.x.strides[1], gradient);
       else
-        store_some<kNumber>(p_.x.data, at + row * p_.x.strides[1], p_.dim - column, gradient);
+        store_some<kNumber>(p_.x.data, at + row * p_.x.strides[1], p_.dim - column, step, gradient);
     }
   }
 
   /// The gradient of one row. `group` becomes the one that it belongs to alone.
-  EJK_DEVICE Vector16 share_of_row(int64 b, int64 row, int64 h, int64 column, PoolingGroup& group) const {
+  EJK_DEVICE Vector16 share_of_row(int64 b, int64 row, int64 h, int64 column, int step, PoolingGroup& group) const {
     double sums[kVector] = {};
     group = {};
     p_.for_each_group_of_row(b, row, [&](const PoolingGroup& g) {
       const int64 at = p_.out.offset(b, g.mean, h, column);
       float numbers[kVector];
       unpack<kNumber>(has_whole_vector(column) ? load_once<kNumber>(p_.out.data, at)
-                                               : load_some<kNumber>(p_.out.data, at, p_.dim - column),
+                                               : load_some<kNumber>(p_.out.data, at, p_.dim - column, step),
                       numbers);
       const double share = 1 / p_.divisor(g);
       for (int e = 0; e < kVector; ++e) sums[e] += numbers[e] * share;

@@ -85,28 +85,29 @@ EJK_DEVICE Vector16 pack(const float (&from)[kVectorLength<kNumber>]) {
 
 // ---- ends of rows, and rows that do not lie at multiples of 16 bytes ----
 
-/// The first `count` numbers from `index` on, zeros behind.
+/// The numbers at `index`, `index + step`, … that lie before `index + count`, zeros for the rest.
 template <Number kNumber>
-EJK_DEVICE Vector16 load_some(const void* data, int64 index, int64 count) {
+EJK_DEVICE Vector16 load_some(const void* data, int64 index, int64 count, int step = 1) {
   Vector16 v = {};
   for (int n = 0; n < kVectorLength<kNumber>; ++n)
-    if (n < count) {
+    if (n * step < count) {
       if constexpr (kNumber == Number::f32)
-        v.words[n] = static_cast<const uint32*>(data)[index + n];
+        v.words[n] = static_cast<const uint32*>(data)[index + n * step];
       else
-        v.words[n / 2] |= uint32{static_cast<const unsigned short*>(data)[index + n]} << n % 2 * 16;
+        v.words[n / 2] |= uint32{static_cast<const unsigned short*>(data)[index + n * step]} << n % 2 * 16;
     }
   return v;
 }
 
 template <Number kNumber>
-EJK_DEVICE void store_some(void* data, int64 index, int64 count, const Vector16& v) {
+EJK_DEVICE void store_some(void* data, int64 index, int64 count, int step, const Vector16& v) {
   for (int n = 0; n < kVectorLength<kNumber>; ++n)
-    if (n < count) {
+    if (n * step < count) {
       if constexpr (kNumber == Number::f32)
-        static_cast<uint32*>(data)[index + n] = v.words[n];
+        static_cast<uint32*>(data)[index + n * step] = v.words[n];
       else
-        static_cast<unsigned short*>(data)[index + n] = static_cast<unsigned short>(v.words[n / 2] >> n % 2 * 16);
+        static_cast<unsigned short*>(data)[index + n * step] =
+            static_cast<unsigned short>(v.words[n / 2] >> n % 2 * 16);
     }
 }
 
