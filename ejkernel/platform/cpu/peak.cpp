@@ -16,7 +16,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// `step` advances one chain: what it returns is the chain's next x. Two units with a latency of up to six steps:
 /// twelve chains in flight keep them busy, and with two factors fit 16 registers. Chains start from reads of a
 /// volatile, so that they may differ for all the compiler knows and none is merged with another. Returns the number of
-/// steps.
+/// steps. What a step needs it has by reference: vectors of SVE have no size to be copied by.
 template <class D, class Step>
 HWY_INLINE double run_chains(D d, hn::TFromD<D> start, int64_t rounds, Step step) {
   constexpr int64_t kChains = 12, kSteps = 64;
@@ -51,7 +51,7 @@ HWY_INLINE double run_multiply_adds(int64_t rounds) {
   // Each chain converges to b / (1 - a): never a denormal, an infinity or a value known to the compiler.
   volatile T factor = T(0.75), addend = 1;
   const auto a = hn::Set(d, factor), b = hn::Set(d, addend);
-  const double steps = run_chains(d, 1, rounds, [a, b](auto x) HWY_ATTR { return hn::MulAdd(x, a, b); });
+  const double steps = run_chains(d, 1, rounds, [&](auto x) HWY_ATTR { return hn::MulAdd(x, a, b); });
   return 2 * steps * static_cast<double>(hn::Lanes(d));
 }
 
@@ -72,7 +72,7 @@ double bf16_multiply_add_impl([[maybe_unused]] int64_t rounds) {
   const hn::Repartition<uint16_t, decltype(d)> du16;
   volatile uint16_t factor = 0x3F40;  // 0.75
   const auto a = hn::BitCast(dbf16, hn::Set(du16, factor)), b = hn::BitCast(dbf16, hn::Set(du16, factor));
-  const double steps = run_chains(d, 1, rounds, [d, a, b](auto x) HWY_ATTR {
+  const double steps = run_chains(d, 1, rounds, [&](auto x) HWY_ATTR {
     auto unused = hn::Zero(d);  // where the instruction exists, all sums go to the first accumulator
     return hn::ReorderWidenMulAccumulate(d, a, b, x, unused);
   });
@@ -98,7 +98,7 @@ double i8_multiply_add_impl([[maybe_unused]] int64_t rounds) {
   const auto a = hn::Set(hn::Repartition<Left, decltype(d)>(), static_cast<Left>(factor));
   const auto b = hn::Set(hn::Repartition<int8_t, decltype(d)>(), factor);
   const double steps =
-      run_chains(d, 1, rounds, [d, a, b](auto x) HWY_ATTR { return hn::SumOfMulQuadAccumulate(d, a, b, x); });
+      run_chains(d, 1, rounds, [&](auto x) HWY_ATTR { return hn::SumOfMulQuadAccumulate(d, a, b, x); });
   return 8 * steps * static_cast<double>(hn::Lanes(d));
 #else
   return 0;
