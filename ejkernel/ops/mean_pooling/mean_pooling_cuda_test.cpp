@@ -225,6 +225,17 @@ TEST_F(PoolingLaunches, tiles_are_as_narrow_as_leaves_the_device_busy_and_thread
   EXPECT_THAT(tile_of({1000, 77, 1280}), HasSubstr("Tile{32, 8, 4}")) << "ten rows a thread are two and a half rounds";
 }
 
+TEST_F(PoolingLaunches, gradients_are_written_number_by_number_a_warp_wide_where_vectors_are_not_filled) {
+  const auto tile_of = [&](int64_t dim) {
+    const size_t before = fake.launches().size();
+    execute<MeanPoolingBackward>({.d_out = on_gpu(DType::bf16, {64, dim})}, {.num_tokens = 1000});
+    return std::string(fake.launches()[before].instance);
+  };
+  EXPECT_THAT(tile_of(304), HasSubstr("Tile{8, 32, 1}")) << "38 vectors, of which wider tiles would leave many empty";
+  EXPECT_THAT(tile_of(301), HasSubstr("Tile{32, 8, 1}"));
+  EXPECT_THAT(tile_of(100), HasSubstr("Tile{16, 16, 1}")) << "13 vectors";
+}
+
 TEST_F(PoolingLaunches, index_tensors_are_surveyed_when_kernels_need_to_know) {
   const Array x = on_gpu(DType::f32, {40, 24, 96}), packed = on_gpu(DType::f32, {40, 96});
   const Array chunked = on_gpu(DType::f32, {40, 2, 96}), cu_seqlens = on_gpu(DType::i32, {9});
