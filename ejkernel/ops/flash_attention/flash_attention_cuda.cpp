@@ -37,9 +37,8 @@ struct FlashAttentionSm90 {
   static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties&) {
     const int64_t dim = call.inputs.query.shape[3], kv_len = call.inputs.key.shape[1];
     if (dim == 256) return {2, 64, 2, true};
-    if (dim == 128) return {2, 128, 2, !call.params.causal && kv_len < 2048};
-    if (call.params.causal) return {4, 64, 6, false};
-    return kv_len < 2048 ? Config{4, 64, 4, true} : Config{3, 128, 2, true};
+    if (dim == 128) return {2, 128, 2, false};
+    return call.params.causal || kv_len < 2048 ? Config{4, 64, 6, true} : Config{3, 128, 2, true};
   }
   /// All that were the best of some shape, or close.
   static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties&) {
@@ -49,8 +48,8 @@ struct FlashAttentionSm90 {
       case 128:
         return {{2, 128, 2, false}, {2, 128, 2, true}, {2, 160, 2, false}, {2, 144, 2, true}, {3, 80, 2, true}};
       default:
-        return {{4, 64, 6, false}, {4, 64, 4, true},   {4, 64, 4, false},
-                {3, 128, 2, true}, {2, 128, 2, false}, {3, 112, 2, false}};
+        return {{4, 64, 6, true},  {4, 64, 6, false},  {4, 64, 4, true},
+                {3, 128, 2, true}, {3, 128, 2, false}, {2, 128, 2, false}};
     }
   }
 

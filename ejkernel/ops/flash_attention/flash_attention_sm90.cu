@@ -102,6 +102,11 @@ template <FlashForwardVariant kVariant, FlashForwardCode kCode>
 struct FlashForwardConsumer {
   static constexpr FlashForwardShape kShape{kVariant, kCode};
   static constexpr int kScores = kShape.keys / 2, kOutputs = kShape.dim / 2;  // accumulators of one thread
+  /// The order within a step is ours and not the compiler's; at 64, where exponentials are most of it, that is slower.
+  static constexpr bool kPaced = kShape.dim > 64;
+  /// One copy of the step serves all blocks, whether they are the first, masked or neither: a quarter less to compile.
+  /// Its branches cost speed at 64, and in full calls at 256.
+  static constexpr bool kOneStep = kShape.dim == 128 || (kShape.dim == 256 && kVariant.causal);
 
   const FlashForwardArguments& args;
   char* memory;
@@ -118,16 +123,17 @@ struct FlashForwardConsumer {
   float outputs[kOutputs];
   OnlineSoftmax rows[2];  ///< the thread's
 
-  EJK_DEVICE void release(Mbarrier& barrier) const {
-    if (lane_index() == 0) barrier.arrive();
+  /// As a predicate, not a branch: nothing could be moved across that.
+  EJK_DEVICE void release(Mbarrier& barrier, bool holds = true) const {
+    if ((lane_index() == 0) & holds) barrier.arrive();
   }
   EJK_DEVICE void release_keys() {
     release(barriers.key_empty[k.stage]);
     k.advance(args.memory.stages);
   }
-  EJK_DEVICE void release_values() {
-    release(barriers.value_empty[v.stage]);
-    v.advance(args.memory.stages);
+  EJK_DEVICE void release_values(bool holds = true) {
+    release(barriers.value_empty[v.stage], holds);
+    v.advance(args.memory.stages, holds);
   }
 
   /// S = Q K^T, started.
@@ -165,57 +171,87 @@ struct FlashForwardConsumer {
       if (i / 4 * 8 + i % 2 >= visible[i / 2 % 2]) scores[i] = kNegativeInfinity;
   }
 
-  EJK_DEVICE void row_maximum(float (&m)[2]) const {
-    m[0] = m[1] = kNegativeInfinity;
+  /// The greatest of a row's scores, or `least`.
+  EJK_DEVICE float row_maximum(int row, float least = kNegativeInfinity) const {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) m[i / 2 % 2] = greater(m[i / 2 % 2], scores[i]);
-    m[0] = quad_max(m[0]);
-    m[1] = quad_max(m[1]);
+    for (int i = 0; i < kScores; ++i)
+      if (i / 2 % 2 == row) least = greater(least, scores[i]);
+    return quad_max(least);
   }
 
-  /// P = exp2(S - m), and its part of the row sums.
-  EJK_DEVICE void exponentiate() {
+  /// P = exp2(S - m) of a row, and its part of the row's sum.
+  EJK_DEVICE void weigh(int row) {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) scores[i] = rows[i / 2 % 2].weigh(scores[i], args.scale_log2);
+    for (int i = 0; i < kScores; ++i)
+      if (i / 2 % 2 == row) scores[i] = rows[row].weigh(scores[i], args.scale_log2);
+  }
+  EJK_DEVICE void pack_weights() {
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) weights[i] = pack<kVariant.type>(scores[2 * i], scores[2 * i + 1]);
   }
 
+  /// Waits for P V of the block before, which the first one has not.
+  EJK_DEVICE void take_outputs(bool first) {
+    wait_products<0>();
+    pin(outputs);
+    release_values(!first);
+  }
+  EJK_DEVICE void rescale_outputs(const float (&factors)[2]) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) outputs[i] *= factors[i / 2 % 2];
+  }
+
   /// One block further: scores of block n, outputs of the block before it, which the first one has not.
-  template <bool kMasked>
-  EJK_DEVICE void step(int n, int row, bool first, bool keep) {
+  EJK_DEVICE void step(int n, int row, bool first, bool keep, bool masked) {
     barriers.key_full[k.stage].wait(k.parity);
     start_scores();
     if (first) {
       wait_products<0>();
+      pin(scores);
+      if (!kVariant.causal && masked) mask(n, row);  // full calls mask no other block
     } else {
       barriers.value_full[v.stage].wait(v.parity);
       start_outputs(keep);
       wait_products<1>();
+      pin(scores);
     }
-    pin(scores);
     release_keys();
-    if constexpr (kMasked) mask(n, row);
-    float m[2];
-    row_maximum(m);
-    const float behind = greater(rows[0].behind(m[0]), rows[1].behind(m[1])) * args.scale_log2;
-    const bool rescale = !kCode.lazy_rescale || __any_sync(0xffffffffu, behind > 8.f);
-
-    wait_products<0>();
-    pin(outputs);
-    if (!first) release_values();
-    if (rescale) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float factor = rows[r].follow(m[r], args.scale_log2);
-#pragma unroll
-        for (int i = 0; i < kOutputs / 2; ++i) outputs[i / 2 * 4 + r * 2 + i % 2] *= factor;
-      }
-    }
-    exponentiate();
+    if (kVariant.causal && masked) mask(n, row);
+    if constexpr (kPaced && !kCode.lazy_rescale)
+      follow_row_by_row(first);
+    else
+      follow_at_once(first);
+    pack_weights();
   }
 
-  /// The first block of a tile whose other blocks need no mask.
+  /// P beside P V, which is waited for behind half of it: the second row's maximum is found while the first row's
+  /// exponentials run. Left alone, some compilers find both maxima first, and some wait for P V before any exponential;
+  /// so each is made to depend on what it shall follow.
+  EJK_DEVICE void follow_row_by_row(bool first) {
+    float factors[2];
+    const float m = row_maximum(0);
+    factors[0] = rows[0].follow(m, args.scale_log2);
+    weigh(0);
+    factors[1] = rows[1].follow(row_maximum(1, is_known(m) ? kNegativeInfinity : 0), args.scale_log2);
+    weigh(1);
+    hold_wait(scores[0]);
+    take_outputs(first);
+    rescale_outputs(factors);
+  }
+
+  /// Maxima beside P V, and all else behind it.
+  EJK_DEVICE void follow_at_once(bool first) {
+    const float m[2] = {row_maximum(0), row_maximum(1)};
+    const float behind = greater(rows[0].behind(m[0]), rows[1].behind(m[1])) * args.scale_log2;
+    const bool rescale = !kCode.lazy_rescale || __any_sync(0xffffffffu, behind > 8.f);
+    if constexpr (kPaced) hold_wait(behind);
+    take_outputs(first);
+    if (rescale) rescale_outputs({rows[0].follow(m[0], args.scale_log2), rows[1].follow(m[1], args.scale_log2)});
+    weigh(0);
+    weigh(1);
+  }
+
+  /// The first block of a full tile, where it has a copy of its own.
   EJK_DEVICE void first_step(int n, int row, int whole_blocks) {
     barriers.key_full[k.stage].wait(k.parity);
     start_scores();
@@ -223,11 +259,12 @@ struct FlashForwardConsumer {
     pin(scores);
     release_keys();
     if (n >= whole_blocks) mask(n, row);
-    float m[2];
-    row_maximum(m);
-    rows[0].begin(m[0], args.scale_log2);
-    rows[1].begin(m[1], args.scale_log2);
-    exponentiate();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      rows[r].begin(row_maximum(r), args.scale_log2);
+      weigh(r);
+    }
+    pack_weights();
   }
 
   /// Lets blocks pass that this consumer's rows do not see.
@@ -269,18 +306,17 @@ struct FlashForwardConsumer {
 
     bool keep = false;
     const int last = --n;
-    if constexpr (kVariant.causal) {
-      // The first block is a masked step like those after it: 15 to 28 % less to compile, for 0.8 % of a long row's
-      // speed.
+    if constexpr (kOneStep || kVariant.causal) {
       do {
-        step<true>(n, row, n == last, keep);
+        step(n, row, n == last, keep, n >= whole_blocks);
         keep = n < last;
-      } while (--n >= whole_blocks);
+      } while (--n >= (kOneStep ? 0 : whole_blocks));
     } else {
       first_step(n, row, whole_blocks);
       --n;
     }
-    for (; n >= 0; --n, keep = true) step<false>(n, row, false, keep);
+    if constexpr (!kOneStep)
+      for (; n >= 0; --n, keep = true) step(n, row, false, keep, false);
     release(barriers.query_empty[q.stage]);
     q.advance(args.memory.query_stages);
 

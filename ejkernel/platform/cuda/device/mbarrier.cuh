@@ -44,8 +44,10 @@ struct RingPosition {
   int stage = 0;
   int parity = 0;
 
-  EJK_DEVICE void advance(int num_stages) {
-    if (++stage == num_stages) {
+  /// To the next stage; where it does not move, without a branch.
+  EJK_DEVICE void advance(int num_stages, bool moves = true) {
+    stage += moves;
+    if (stage == num_stages) {
       stage = 0;
       parity ^= 1;
     }

@@ -63,6 +63,14 @@ EJK_DEVICE void pin(float (&d)[kCount]) {
                    "+f"(d[i + 6]), "+f"(d[i + 7]));
 }
 
+/// True, which the compiler does not know before x is: no instruction gives this NaN.
+EJK_DEVICE bool is_known(float x) { return __float_as_uint(x) != 0xffffffffu; }
+/// Keeps a wait for products behind x. A wait has no operands, and ptxas moves it up or down as it likes, but not
+/// across a store, be it one that never happens.
+EJK_DEVICE void hold_wait(float x) {
+  if (!is_known(x)) asm volatile("st.volatile.shared.u32 [%0], %0;" ::"r"(0u) : "memory");
+}
+
 // ---- the instruction, for each accumulator size ----
 // PTX wants every register by its number, so the operand lists are built from groups of eight.
 
