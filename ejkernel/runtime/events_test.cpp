@@ -89,7 +89,7 @@ TEST_F(EventsOfTuning, name_the_tier_of_each_choice_once) {
 }
 
 TEST_F(EventsOfTuning, tell_of_every_candidate_and_of_what_came_out) {
-  tune(planned({.autotune = false}), {.budget_seconds = 0.2});
+  tune(planned({.autotune = false}), {.budget_seconds = 20});
   const std::vector<std::string> told = take(EventKind::tuning);
   EXPECT_THAT(told, IsSupersetOf({HasSubstr("delay=0 deed=4 is rejected: it failed: the kernel gave up"),
                                   HasSubstr("delay=4 deed=0 takes "), HasSubstr("delay=0 deed=0 takes ")}));

@@ -132,7 +132,7 @@ TEST_F(Tuner, what_is_published_answers_here_and_in_the_next_process) {
 TEST_F(Tuner, nothing_is_published_that_is_not_faster_and_that_is_known_from_then_on) {
   add_built_in();
   ToyTunable::by_default = {.delay = 0};
-  const TuneReport report = tune(toy_plan(), {.budget_seconds = 0.5});
+  const TuneReport report = tune(toy_plan(), {.budget_seconds = 20});
   EXPECT_FALSE(report.faster);
   EXPECT_EQ(report.best.as<ToyTunable::Config>().delay, 0);
   const int runs = ToyTunable::num_runs;
