@@ -96,7 +96,7 @@ part_peers() {
 }
 part_sweep() {
   peers --json "$out/cuda_attention_sweep.json" --repeats 3 --peers cudnn --configs consumers=2,3,4 \
-    block_k=64,80,112,128,144,160 stages=2,4,6 lazy_rescale=0,1 "$@"
+    block_k=64,80,112,128,144,160 stages=2,4,6 lazy_rescale=0,1 across_tiles=0,1 "$@"
 }
 
 # header COMMAND: what the lines after it were measured with, as a line of JSON.

@@ -20,16 +20,17 @@ struct FlashForwardConfig {
   int block_k;        ///< keys per step
   int stages;         ///< blocks of keys, and of values, in shared memory
   bool lazy_rescale;  ///< the running maximum follows only when it falls behind by a factor of 2^8
+  bool across_tiles;  ///< one loop over the blocks of all tiles, instead of one for each tile: less to compile
 };
 
 /// What of a config the code is compiled for. The number of stages is an argument of the launch, so that configs which
 /// differ in nothing else are one program.
 struct FlashForwardCode {
   int consumers, block_k;
-  bool lazy_rescale;
+  bool lazy_rescale, across_tiles;
 };
 constexpr FlashForwardCode code_of(FlashForwardConfig config) {
-  return {config.consumers, config.block_k, config.lazy_rescale};
+  return {config.consumers, config.block_k, config.lazy_rescale, config.across_tiles};
 }
 
 struct FlashForwardShape {
@@ -38,7 +39,8 @@ struct FlashForwardShape {
   bool has_small_blocks;         ///< beside a tile: some of its rows may not see its last blocks at all
   /// The loading warpgroup gives its registers to the others.
   int loader_registers, consumer_registers;
-  bool registers_suffice;  ///< for scores, weights and outputs, and 32 besides
+  int registers_left;      ///< of a thread, besides scores, weights and outputs
+  bool registers_suffice;  ///< else the compiler spills, or lets products wait for each other
 
   constexpr FlashForwardShape(FlashForwardVariant variant, FlashForwardCode code)
       : dim(variant.head_dim),
@@ -53,7 +55,8 @@ struct FlashForwardShape {
         consumer_registers(consumers == 2   ? 240
                            : consumers == 3 ? 160
                                             : 112),
-        registers_suffice(keys / 2 + keys / 4 + dim / 2 + 32 <= consumer_registers) {}
+        registers_left(consumer_registers - (keys / 2 + keys / 4 + dim / 2)),
+        registers_suffice(registers_left >= (code.across_tiles ? dim / 2 : 32)) {}
 };
 
 /// Where everything lies in shared memory: barriers first, then the stages of queries, of keys and of values.

@@ -25,7 +25,9 @@ struct FlashAttentionSm90 {
           config_field<&Config::block_k, 64, 80, 96, 112, 128, 144, 160, 176>("block_k", "keys per step"),
           config_field<&Config::stages, 2, 3, 4, 6>("stages", "blocks of keys, and of values, in shared memory"),
           config_field<&Config::lazy_rescale, 0, 1>(
-              "lazy_rescale", "1: the running maximum follows only when it falls behind by a factor of 2^8")};
+              "lazy_rescale", "1: the running maximum follows only when it falls behind by a factor of 2^8"),
+          config_field<&Config::across_tiles, 0, 1>(
+              "across_tiles", "1: one loop over the blocks of all tiles, which compiles faster; 0: one for each tile")};
     }
   };
 
@@ -36,20 +38,29 @@ struct FlashAttentionSm90 {
   /// Best of the measured, see docs/kernels/flash_attention_sm90.md.
   static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties&) {
     const int64_t dim = call.inputs.query.shape[3], kv_len = call.inputs.key.shape[1];
-    if (dim == 256) return {2, 64, 2, true};
-    if (dim == 128) return {2, 128, 2, false};
-    return call.params.causal || kv_len < 2048 ? Config{4, 64, 6, true} : Config{3, 128, 2, true};
+    const bool causal = call.params.causal;
+    if (dim == 256) return {2, 64, 2, true, false};
+    if (dim == 64) return causal || kv_len < 8192 ? Config{4, 64, 6, true, false} : Config{3, 128, 2, true, false};
+    if (kv_len < (causal ? 8192 : 2048)) return {2, 128, 2, false, true};
+    return causal ? Config{2, 160, 2, false, false} : Config{3, 80, 2, true, false};
   }
   /// All that were the best of some shape, or close.
   static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties&) {
     switch (call.inputs.query.shape[3]) {
       case 256:
-        return {{2, 64, 2, true}, {2, 64, 2, false}, {2, 80, 2, true}};
+        return {{2, 64, 2, true, false}, {2, 64, 2, false, false}, {2, 80, 2, true, false}};
       case 128:
-        return {{2, 128, 2, false}, {2, 128, 2, true}, {2, 160, 2, false}, {2, 144, 2, true}, {3, 80, 2, true}};
+        return {{2, 128, 2, false, true},
+                {2, 128, 2, false, false},
+                {2, 128, 2, true, false},
+                {2, 160, 2, false, false},
+                {3, 80, 2, true, false}};
       default:
-        return {{4, 64, 6, true},  {4, 64, 6, false},  {4, 64, 4, true},
-                {3, 128, 2, true}, {3, 128, 2, false}, {2, 128, 2, false}};
+        return {{4, 64, 6, true, false},
+                {4, 64, 6, true, true},
+                {4, 64, 6, false, false},
+                {3, 128, 2, true, false},
+                {3, 128, 2, true, true}};
     }
   }
 
@@ -80,8 +91,9 @@ struct FlashAttentionSm90 {
     if (!shape.registers_suffice)
       throw cuda::CompileError(
           fmt::format("cuda_sm90 has {} registers for a thread of {} consumers, which do not hold "
-                      "scores of {} keys beside outputs of {} numbers",
-                      shape.consumer_registers, shape.consumers, shape.keys, shape.dim));
+                      "scores of {} keys beside outputs of {} numbers{}",
+                      shape.consumer_registers, shape.consumers, shape.keys, shape.dim,
+                      config.across_tiles ? " across tiles" : ""));
     if (memory.bytes > most)
       throw cuda::CompileError(
           fmt::format("cuda_sm90 needs {} bytes of shared memory with {} stages, and {} has {} for "

@@ -62,6 +62,8 @@ EJK_DEVICE void pin(float (&d)[kCount]) {
                  : "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),
                    "+f"(d[i + 6]), "+f"(d[i + 7]));
 }
+/// The same for a number: it is computed here, and not behind a branch that follows.
+EJK_DEVICE void pin(float& x) { asm volatile("" : "+f"(x)); }
 
 /// True, which the compiler does not know before x is: no instruction gives this NaN.
 EJK_DEVICE bool is_known(float x) { return __float_as_uint(x) != 0xffffffffu; }
