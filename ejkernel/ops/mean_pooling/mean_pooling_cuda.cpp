@@ -94,14 +94,14 @@ struct Forward {
   struct Config {
     int vectors;          ///< of 16 bytes, next to each other, that a block takes of a row
     int unroll;           ///< loads of a thread that are on their way together
-    int blocks_per_unit;  ///< groups are cut into slices until each multiprocessor has that many blocks
+    int blocks_per_unit;  ///< long groups are cut into slices, no more of them than that many for each multiprocessor
 
     static constexpr auto fields() {
       return std::array{
           config_field<&Config::vectors, 8, 16, 32, 64, 128, 256>("vectors", "16-byte vectors of a row per block"),
           config_field<&Config::unroll, 2, 4, 8>("unroll", "loads of a thread that are on their way together"),
           config_field<&Config::blocks_per_unit, 1, 2, 3, 4, 8, 16>(
-              "blocks_per_unit", "long groups are cut until every multiprocessor has this many blocks")};
+              "blocks_per_unit", "long groups are cut into no more blocks than this many for each multiprocessor")};
     }
     cuda::MeanPoolingTile tile() const { return tile_of(vectors, unroll); }
   };

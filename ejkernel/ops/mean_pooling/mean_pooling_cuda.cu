@@ -6,8 +6,9 @@ namespace ejk::cuda {
 template <MeanPoolingTile kTile>
 inline constexpr int kTileThreads = kTile.vectors* kTile.rows;
 
+/// For Blackwell NVRTC 13.5 needs a few registers more than three blocks leave a thread, and would spill.
 template <Number kNumber, MeanPoolingTile kTile>
-__global__ void __launch_bounds__(kPoolingThreads, kPoolingBlocksPerUnit)
+__global__ void __launch_bounds__(kPoolingThreads, __CUDA_ARCH__ < 1000 ? kPoolingBlocksPerUnit : 2)
     mean_pooling(const __grid_constant__ PoolingProblem p, const __grid_constant__ PoolingLaunch launch) {
   using Tiles = PoolingTiles<kNumber, kTile, ThreadBlock>;
   __shared__ typename Tiles::Shared shared;
