@@ -14,6 +14,8 @@
 namespace ejk {
 namespace {
 
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 struct FlashAttentionSm90 {
   static constexpr std::string_view kName = "cuda_sm90";
   static constexpr Platform kPlatform = Platform::cuda;
@@ -36,13 +38,20 @@ struct FlashAttentionSm90 {
   }
 
   /// Best of the measured, see docs/kernels/flash_attention_sm90.md.
-  static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties&) {
-    const int64_t dim = call.inputs.query.shape[3], kv_len = call.inputs.key.shape[1];
+  static Config heuristic(const Call<FlashAttention>& call, const DeviceProperties& device) {
+    const Shape &query = call.inputs.query.shape, &key = call.inputs.key.shape;
+    const int64_t dim = query[3], kv_len = key[1];
     const bool causal = call.params.causal;
+    // Rows that a block computes in all rounds: larger tiles may leave the last round emptier.
+    const auto rows_in_rounds = [&](int64_t rows) {
+      const int64_t tiles = divide_up(query[1], rows) * query[0] * query[2];
+      return static_cast<double>(divide_up(tiles, device.num_units) * rows);
+    };
     if (dim == 256) return {2, 64, 2, true, false};
     if (dim == 64) return causal || kv_len < 8192 ? Config{4, 64, 6, true, false} : Config{3, 128, 2, true, false};
-    if (kv_len < (causal ? 8192 : 2048)) return {2, 128, 2, false, true};
-    return causal ? Config{2, 160, 2, false, false} : Config{3, 80, 2, true, false};
+    if (causal && kv_len >= 8192) return {2, 160, 2, false, false};
+    if (!causal && kv_len >= 2048 && rows_in_rounds(192) <= 1.04 * rows_in_rounds(128)) return {3, 80, 2, true, false};
+    return {2, 128, 2, false, true};
   }
   /// All that were the best of some shape, or close.
   static std::vector<Config> candidates(const Call<FlashAttention>& call, const DeviceProperties&) {
@@ -68,8 +77,8 @@ struct FlashAttentionSm90 {
     const auto& in = call.inputs;
     const FlashForwardShape shape(variant(call), code_of(config));
     const int64_t batch = in.query.shape[0], heads = in.query.shape[2];
-    const int64_t tiles = (in.query.shape[1] + shape.rows - 1) / shape.rows;
-    const int64_t steps = (in.key.shape[1] + shape.keys - 1) / shape.keys;
+    const int64_t tiles = divide_up(in.query.shape[1], shape.rows);
+    const int64_t steps = divide_up(in.key.shape[1], shape.keys);
     return {.tasks = static_cast<double>(tiles * heads * batch),
             .task_flops = 4.0 * shape.rows * static_cast<double>(steps) * shape.keys * shape.dim,
             .arithmetic = in.query.dtype,
@@ -117,7 +126,7 @@ struct FlashAttentionSm90 {
     const FlashForwardMemory memory(shape, config.stages);
     const attn::Sm90Lengths lengths(in, call.params);
     const int64_t q_len = in.query.shape[1], heads = in.query.shape[2], batch = in.query.shape[0];
-    const int64_t group = heads / in.key.shape[2], tiles_per_head = (q_len + shape.rows - 1) / shape.rows;
+    const int64_t group = heads / in.key.shape[2], tiles_per_head = divide_up(q_len, shape.rows);
     const double scale = call.params.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.dim)));
     const FlashForwardArguments args = {
         .query = attn::tile_map(in.query, q_len, shape.rows),
