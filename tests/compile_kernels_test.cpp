@@ -1,5 +1,6 @@
 // Every CUDA kernel of the library through the oldest and the newest compiler that it works with, on a machine without
 // a GPU: each named problem's instance compiles for each architecture, in registers and without a warning.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -105,6 +106,26 @@ TEST_P(CompileKernels, programs_of_an_archive_serve_without_their_compiler) {
 }
 
 class CompileKernelsOnNewest : public CompileKernels {};
+/// Tiles of 192 rows pay in long full calls, unless 132 multiprocessors need a round more for them: with one sequence
+/// of 2048 rows and 64 heads there are 704 such tiles (6 rounds; of 128 rows 8), with eight and 16 heads 1408 (11; 16).
+TEST_P(CompileKernelsOnNewest, of_three_consumers_where_their_tiles_fill_the_last_round) {
+  const auto program = [&](int batch, int q_len, int heads) {
+    const std::string shape = fmt::format(R"("dtype": "bf16", "shape": [{}, {}, {}, 128])", batch, q_len, heads);
+    fs::create_directories(cache);
+    write_text(
+        cache / "call.jsonl",
+        fmt::format(R"({{"operation": "flash_attention", "device": "cuda:0", "inputs": [{{"name": "query", {0}}},)"
+                    R"( {{"name": "key", {0}}}, {{"name": "value", {0}}}]}})"
+                    "\n",
+                    shape));
+    return ejk({"compile", "--recorded", cache / "call.jsonl", "--kernel", "cuda_sm90", "--arch", "sm_90a"},
+               {"EJKERNEL_NVRTC=" + compiler(GetParam()), "EJKERNEL_CACHE_DIR=" + cache.string()})
+        .out;
+  };
+  EXPECT_THAT(program(8, 2048, 16), HasSubstr("FlashForwardCode{3, 80, "));
+  EXPECT_THAT(program(1, 2048, 64), HasSubstr("FlashForwardCode{2, 128, "));
+  EXPECT_THAT(program(8, 1024, 16), HasSubstr("FlashForwardCode{2, 128, "));
+}
 TEST_P(CompileKernelsOnNewest, of_every_named_problem) { compiles_all("sm_90a"); }
 /// What long problems get and what the tuner tries, which named problems are too short for: in bf16, for every head
 /// size with and without a mask.
