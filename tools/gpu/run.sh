@@ -122,8 +122,8 @@ part_tune() {
     "$ejk" tune "$name" --budget 2 --json >>"$out/tuned_cpu_named.jsonl" || failed=1
   done
   for name in mean_pooling mean_pooling_backward; do
-    header "ejk tune $name --device cuda --budget 10 --text" >>"$out/tuned_cuda_mean_pooling.txt"
-    "$ejk" tune "$name" --device cuda --budget 10 --text >>"$out/tuned_cuda_mean_pooling.txt" || failed=1
+    header "ejk tune $name --device cuda --budget 10 --json" >>"$out/tuned_cuda_mean_pooling.jsonl"
+    "$ejk" tune "$name" --device cuda --budget 10 --json >>"$out/tuned_cuda_mean_pooling.jsonl" || failed=1
   done
   "$ejk" cache export --configs "$out/tuned.ejk" || failed=1
   rm -rf "$EJKERNEL_CACHE_DIR"
