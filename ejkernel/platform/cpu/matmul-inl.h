@@ -12,11 +12,6 @@ namespace ejk::cpu::HWY_NAMESPACE {
 
 namespace matmul_detail {
 
-/// Rows times two vectors of sums, beside two vectors of the right factor and one number of the left: what the 16
-/// registers of AVX2 and SSE hold, and the 32 of the others. Each step then loads kMaxRows + 2 vectors for
-/// 2 * kMaxRows multiply-adds.
-inline constexpr int kMaxRows = (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3) ? 6 : 14;
-
 /// One vector of the right factor: numbers of a storage type as floats, or pairs.
 template <class B>
 HWY_INLINE FloatV load_right(const B* from) {
@@ -24,13 +19,30 @@ HWY_INLINE FloatV load_right(const B* from) {
 }
 HWY_INLINE WordV load_right(const Pair* from) { return hn::LoadU(WordTag(), &from->bits); }
 
-template <int kRow, int kNumRows, int kVectors, class E, class V>
+/// c0 += *x * b0 and, of two vectors, c1 += *x * b1.
+template <int kVectors, class E, class V>
+HWY_INLINE void add_product(const E* x, V b0, V b1, FloatV& c0, FloatV& c1) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_ZEN4
+  // The multiplication itself reads and broadcasts *x. A compiler would load it once for both vectors: an instruction
+  // more, where they are scarce because another thread shares the core. Older processors lack a third load port.
+  const auto add = [&](V b, FloatV& c) HWY_ATTR {
+    if constexpr (std::is_same_v<E, float>)
+      asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c.raw) : "v"(b.raw), "m"(*x));
+    else
+      asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(c.raw) : "v"(b.raw), "m"(*x));
+  };
+#else
+  const V numbers = gemm_detail::broadcast(x);
+  const auto add = [&](V b, FloatV& c) HWY_ATTR { c = gemm_detail::multiply_add(numbers, b, c); };
+#endif
+  add(b0, c0);
+  if constexpr (kVectors == 2) add(b1, c1);
+}
+
+template <Left kLeft, int kRow, int kNumRows, int kVectors, class E, class V>
 HWY_INLINE void step(const E* a, V b0, V b1, FloatV& c0, FloatV& c1) {
-  if constexpr (kRow < kNumRows) {
-    const V x = gemm_detail::broadcast(a + kRow * kLeftStride);
-    c0 = gemm_detail::multiply_add(x, b0, c0);
-    if constexpr (kVectors == 2) c1 = gemm_detail::multiply_add(x, b1, c1);
-  }
+  if constexpr (kRow < kNumRows)
+    add_product<kVectors>(a + kRow * (kLeft == Left::kRows ? kLeftStride : 1), b0, b1, c0, c1);
 }
 
 template <int kRow, int kNumRows, int kVectors>
@@ -49,8 +61,9 @@ HWY_INLINE void finish(float* c, int64_t stride, FloatV c0, FloatV c1) {
   }
 }
 
-/// kNumRows rows x kVectors vectors of c, one or two. Vectors of scalable size cannot stand in arrays: hence the names.
-template <int kNumRows, int kVectors, class E, class B>
+/// kNumRows rows x kVectors vectors of c, one or two; a's rows are as pack_left_rows or, transposed, as pack_left_steps
+/// left them. Vectors of scalable size cannot stand in arrays: hence the names.
+template <Left kLeft, int kNumRows, int kVectors, class E, class B>
 HWY_NOINLINE void block(int64_t k, const E* HWY_RESTRICT a, const B* HWY_RESTRICT b, int64_t b_stride,
                         float* HWY_RESTRICT c, int64_t c_stride, bool add) {
   const FloatTag d;
@@ -74,22 +87,23 @@ HWY_NOINLINE void block(int64_t k, const E* HWY_RESTRICT a, const B* HWY_RESTRIC
     begin<12, kNumRows, kVectors>(c, c_stride, p12, q12);
     begin<13, kNumRows, kVectors>(c, c_stride, p13, q13);
   }
-  for (int64_t i = 0; i < k; ++i, ++a, b += b_stride) {
+  HWY_UNROLL(4)
+  for (int64_t i = 0; i < k; ++i, a += kLeft == Left::kRows ? 1 : kPanelStep, b += b_stride) {
     const auto b0 = load_right(b), b1 = kVectors == 2 ? load_right(b + lanes()) : b0;
-    step<0, kNumRows, kVectors>(a, b0, b1, p0, q0);
-    step<1, kNumRows, kVectors>(a, b0, b1, p1, q1);
-    step<2, kNumRows, kVectors>(a, b0, b1, p2, q2);
-    step<3, kNumRows, kVectors>(a, b0, b1, p3, q3);
-    step<4, kNumRows, kVectors>(a, b0, b1, p4, q4);
-    step<5, kNumRows, kVectors>(a, b0, b1, p5, q5);
-    step<6, kNumRows, kVectors>(a, b0, b1, p6, q6);
-    step<7, kNumRows, kVectors>(a, b0, b1, p7, q7);
-    step<8, kNumRows, kVectors>(a, b0, b1, p8, q8);
-    step<9, kNumRows, kVectors>(a, b0, b1, p9, q9);
-    step<10, kNumRows, kVectors>(a, b0, b1, p10, q10);
-    step<11, kNumRows, kVectors>(a, b0, b1, p11, q11);
-    step<12, kNumRows, kVectors>(a, b0, b1, p12, q12);
-    step<13, kNumRows, kVectors>(a, b0, b1, p13, q13);
+    step<kLeft, 0, kNumRows, kVectors>(a, b0, b1, p0, q0);
+    step<kLeft, 1, kNumRows, kVectors>(a, b0, b1, p1, q1);
+    step<kLeft, 2, kNumRows, kVectors>(a, b0, b1, p2, q2);
+    step<kLeft, 3, kNumRows, kVectors>(a, b0, b1, p3, q3);
+    step<kLeft, 4, kNumRows, kVectors>(a, b0, b1, p4, q4);
+    step<kLeft, 5, kNumRows, kVectors>(a, b0, b1, p5, q5);
+    step<kLeft, 6, kNumRows, kVectors>(a, b0, b1, p6, q6);
+    step<kLeft, 7, kNumRows, kVectors>(a, b0, b1, p7, q7);
+    step<kLeft, 8, kNumRows, kVectors>(a, b0, b1, p8, q8);
+    step<kLeft, 9, kNumRows, kVectors>(a, b0, b1, p9, q9);
+    step<kLeft, 10, kNumRows, kVectors>(a, b0, b1, p10, q10);
+    step<kLeft, 11, kNumRows, kVectors>(a, b0, b1, p11, q11);
+    step<kLeft, 12, kNumRows, kVectors>(a, b0, b1, p12, q12);
+    step<kLeft, 13, kNumRows, kVectors>(a, b0, b1, p13, q13);
   }
   finish<0, kNumRows, kVectors>(c, c_stride, p0, q0);
   finish<1, kNumRows, kVectors>(c, c_stride, p1, q1);
@@ -115,16 +129,16 @@ HWY_INLINE int64_t block_rows(int64_t rows) {
 }
 
 /// Rows of a packed panel times a strip of kVectors vectors: block_rows(rows) rows of c are written.
-template <int kVectors = 2, class E, class B>
+template <Left kLeft, int kVectors = 2, class E, class B>
 HWY_INLINE void multiply_strip(int64_t rows, int64_t k, const E* a, const B* b, int64_t b_stride, float* c,
                                int64_t c_stride, bool add) {
   const int64_t most = block_rows(rows);
-  if (most == 1) return block<1, kVectors>(k, a, b, b_stride, c, c_stride, add);
-  if (most == 2) return block<2, kVectors>(k, a, b, b_stride, c, c_stride, add);
-  if (most == 4) return block<4, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  if (most == 1) return block<kLeft, 1, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  if (most == 2) return block<kLeft, 2, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  if (most == 4) return block<kLeft, 4, kVectors>(k, a, b, b_stride, c, c_stride, add);
   if constexpr (kMaxRows > 8)
-    if (most == 8) return block<8, kVectors>(k, a, b, b_stride, c, c_stride, add);
-  block<kMaxRows, kVectors>(k, a, b, b_stride, c, c_stride, add);
+    if (most == 8) return block<kLeft, 8, kVectors>(k, a, b, b_stride, c, c_stride, add);
+  block<kLeft, kMaxRows, kVectors>(k, a, b, b_stride, c, c_stride, add);
 }
 
 /// At most lanes() elements of a storage type as floats; zeros behind them.
@@ -162,7 +176,7 @@ void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, 
                       const MatmulScratch<E>& s) {
   const int64_t panel = unit != nullptr ? kUnitRows : kMaxRows;
   const int64_t width = unit != nullptr ? kUnitColumns : 2 * lanes();
-  constexpr int64_t kPrefetchStrips = 4;
+  const int64_t num_strips = ceil_div(at.columns, width);
   constexpr int64_t kNumbers = std::is_same_v<E, Pair> ? 2 * kDepthBlock : kDepthBlock;
   for (int64_t k = 0; k < at.count; k += kNumbers, add = true) {
     const int64_t count = std::min(kNumbers, at.count - k);
@@ -171,15 +185,15 @@ void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, 
     pack_right(b, at.depth + k, count, length, at.column, at.columns, width, s.turned, s.right);
     for (int64_t m = 0; m < at.rows; m += panel) {
       const int64_t rows = std::min(panel, at.rows - m), next_rows = std::min(panel, at.rows - m - rows);
-      pack_left(a, at.row + m, rows, panel, at.depth + k, count, length, s.turned, s.left);
+      if (unit != nullptr)
+        pack_left_rows(a, at.row + m, rows, panel, at.depth + k, count, length, s.turned, s.left);
+      else
+        pack_left_steps(a, at.row + m, rows, at.depth + k, count, s.turned, s.left);
       const E* strip = s.right;
       float* c = s.c + m * s.c_stride;
       for (int64_t n = 0; n < at.columns; n += width, strip += length * width, c += width) {
-        // The next panel, beside the last strips: what is asked for earlier does not stay in the cache.
-        const int64_t strips_left = ceil_div(at.columns - n, width);
-        if (strips_left <= kPrefetchStrips)
-          prefetch_left(a, at.row + m + panel, next_rows, at.depth + k, count, kPrefetchStrips - strips_left,
-                        kPrefetchStrips);
+        // A share of the next panel: many requests at once would keep loads waiting.
+        prefetch_left(a, at.row + m + panel, next_rows, at.depth + k, count, n / width, num_strips);
         if constexpr (std::is_same_v<E, Pair>) {
           if (unit != nullptr) {
             unit->multiply({.m = round_up(rows, kUnitRows / 2),
@@ -195,7 +209,7 @@ void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, 
             continue;
           }
         }
-        multiply_strip(rows, length, s.left, strip, width, c, s.c_stride, add);
+        multiply_strip<Left::kTransposed>(rows, length, s.left, strip, width, c, s.c_stride, add);
       }
     }
   }
@@ -234,8 +248,8 @@ void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlo
   const int64_t width = 2 * lanes(), whole = at.columns / width * width;
   for (int64_t k = 0; k < at.count; k += kDepthBlock) {
     const int64_t block_end = std::min(at.count, k + kDepthBlock);
-    pack_left(a, at.row, at.rows, round_up(at.rows, panel), at.depth + k, block_end - k, block_end - k, s.turned,
-              s.left);
+    pack_left_rows(a, at.row, at.rows, round_up(at.rows, panel), at.depth + k, block_end - k, block_end - k, s.turned,
+                   s.left);
     for (int64_t i = k; i < block_end; i += streamed) {
       const int64_t count = std::min(streamed, block_end - i);
       const B* rows = b + (at.depth + i) * b_stride + at.column;
@@ -247,7 +261,8 @@ void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlo
         for (int64_t n = 0; n < whole; n += width) {
           for (int64_t r = 0; r < num_ahead; ++r)
             matmul_detail::prefetch_bytes(rows + (ahead + r) * b_stride + n, width * static_cast<int64_t>(sizeof(B)));
-          matmul_detail::multiply_strip(num_rows, count, left, rows + n, b_stride, c + n, s.c_stride, add || i > 0);
+          matmul_detail::multiply_strip<Left::kRows>(num_rows, count, left, rows + n, b_stride, c + n, s.c_stride,
+                                                     add || i > 0);
         }
       }
     }
@@ -255,8 +270,8 @@ void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlo
     const int64_t count = block_end - k;
     const B* rows = b + (at.depth + k) * b_stride + at.column + whole;
     const int vectors = matmul_detail::pack_last_strip(count, rows, b_stride, at.columns - whole, s.right);
-    const auto multiply =
-        vectors == 1 ? matmul_detail::multiply_strip<1, float, float> : matmul_detail::multiply_strip<2, float, float>;
+    const auto multiply = vectors == 1 ? matmul_detail::multiply_strip<Left::kRows, 1, float, float>
+                                       : matmul_detail::multiply_strip<Left::kRows, 2, float, float>;
     for (int64_t m = 0; m < at.rows; m += panel)
       multiply(std::min(panel, at.rows - m), count, s.left + m * kLeftStride, s.right, vectors * lanes(),
                s.c + m * s.c_stride + whole, s.c_stride, add || k > 0);

@@ -61,7 +61,7 @@ struct MatmulBlock {
 /// Memory of one task, for blocks up to a size.
 template <class E>
 struct MatmulScratch {
-  E* left;        ///< a panel: [row][kLeftStride]
+  E* left;        ///< a panel: [row][kLeftStride], or [element of the depth][row]
   E* right;       ///< strips of columns: [strip][element of the depth][column]
   float* c;       ///< sums: [row][c_stride]; from multiply_block on those of padding are anything finite or not
   float* turned;  ///< rows on their way into panels or strips, columns of sums on their way out, or a row of floats

@@ -15,6 +15,13 @@ namespace ejk::cpu::HWY_NAMESPACE {
 
 namespace matmul_detail {
 
+/// Rows of a panel. Times two vectors they are the sums that stand in registers beside two vectors of the right factor
+/// and one number of the left: what the 16 registers of AVX2 and SSE hold, and the 32 of the others. Each step of the
+/// depth loads kMaxRows + 2 vectors for 2 * kMaxRows multiply-adds.
+inline constexpr int kMaxRows = (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3) ? 6 : 14;
+/// Elements from step to step of a panel that is packed step by step.
+inline constexpr int64_t kPanelStep = kMaxRows > 8 ? 16 : 8;
+
 // ---- 8-bit codes ----
 
 /// `count` codes as floats or bf16.
@@ -148,8 +155,8 @@ class Line {
 /// A panel of the left factor: its rows from element `depth` on, each `padded_depth` elements E long, and rows of zeros
 /// up to `padded_rows`. `turned` is scratch (MatmulScratch).
 template <class E>
-HWY_NOINLINE void pack_left(const Factor& a, int64_t row, int64_t rows, int64_t padded_rows, int64_t depth,
-                            int64_t count, int64_t padded_depth, float* turned, E* to) {
+HWY_NOINLINE void pack_left_rows(const Factor& a, int64_t row, int64_t rows, int64_t padded_rows, int64_t depth,
+                                 int64_t count, int64_t padded_depth, float* turned, E* to) {
   const int64_t length = units<E>(count);
   if (a.rows_in_memory) {
     for (int64_t r = 0; r < rows; ++r) matmul_detail::load_line(a, row + r, depth, count, to + r * kLeftStride);
@@ -173,7 +180,41 @@ HWY_NOINLINE void pack_left(const Factor& a, int64_t row, int64_t rows, int64_t 
   for (int64_t r = rows; r < padded_rows; ++r) std::fill_n(to + r * kLeftStride, padded_depth, E{});
 }
 
-/// Asks the second-level cache for one of `parts` parts of what pack_left will take.
+/// The same a step of the depth after the other, [element of the depth][kPanelStep]: of `count` numbers, and with zeros
+/// for rows up to a panel's.
+template <class E>
+HWY_NOINLINE void pack_left_steps(const Factor& a, int64_t row, int64_t rows, int64_t depth, int64_t count,
+                                  float* turned, E* to) {
+  using matmul_detail::kPanelStep;
+  constexpr bool kPairs = std::is_same_v<E, Pair>;
+  constexpr int64_t kPer = kPairs ? 2 : 1, kChunk = 64;
+  const int64_t length = units<E>(count);
+  if (rows < matmul_detail::kMaxRows) std::fill_n(to, length * kPanelStep, E{});
+  if (!a.rows_in_memory) {
+    const Factor lines = a.transposed();
+    for (int64_t k = 0; k < length; ++k, to += kPanelStep) {
+      const int64_t line = kPer * k;
+      if constexpr (kPairs)
+        matmul_detail::load_two_lines(lines, depth + line, line + 1 < count, row, rows, to);
+      else
+        matmul_detail::load_line(lines, depth + line, row, rows, to);
+    }
+    return;
+  }
+  if constexpr (!kPairs)
+    if (a.dtype == DType::f32 && a.scale == nullptr)
+      return transpose_elements(static_cast<const float*>(a.data) + row * a.row + depth * a.column, a.row, rows, count,
+                                to, kPanelStep);
+  E* chunk = reinterpret_cast<E*>(turned);
+  for (int64_t k = 0; k < length; k += kChunk) {
+    const int64_t numbers = std::min(kPer * kChunk, count - kPer * k);
+    for (int64_t r = 0; r < rows; ++r)
+      matmul_detail::load_line(a, row + r, depth + kPer * k, numbers, chunk + r * kChunk);
+    transpose_elements(chunk, kChunk, rows, units<E>(numbers), to + k * kPanelStep, kPanelStep);
+  }
+}
+
+/// Asks the second-level cache for one of `parts` parts of what packing rows will take.
 HWY_INLINE void prefetch_left(const Factor& a, int64_t row, int64_t rows, int64_t depth, int64_t count, int64_t part,
                               int64_t parts) {
   const Factor lines = a.rows_in_memory ? a : a.transposed();

@@ -245,27 +245,37 @@ inline void store_row(const float* from, float factor, int64_t count, void* data
   }
 }
 
+/// Four rows of four, turned in registers.
+template <class T>
+HWY_INLINE void transpose4(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
+  const hn::CappedTag<T, 4> d;
+  const hn::Repartition<uint64_t, decltype(d)> two;
+  const auto row0 = hn::LoadU(d, from), row1 = hn::LoadU(d, from + from_stride);
+  const auto row2 = hn::LoadU(d, from + 2 * from_stride), row3 = hn::LoadU(d, from + 3 * from_stride);
+  const auto low01 = hn::BitCast(two, hn::InterleaveLower(d, row0, row1));
+  const auto low23 = hn::BitCast(two, hn::InterleaveLower(d, row2, row3));
+  const auto high01 = hn::BitCast(two, hn::InterleaveUpper(d, row0, row1));
+  const auto high23 = hn::BitCast(two, hn::InterleaveUpper(d, row2, row3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(two, low01, low23)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(two, low01, low23)), d, to + to_stride);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(two, high01, high23)), d, to + 2 * to_stride);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(two, high01, high23)), d, to + 3 * to_stride);
+}
+
 /// to[c][r] = from[r][c], for floats and words.
 template <class T>
 inline void transpose(const T* from, int64_t from_stride, int64_t rows, int64_t columns, T* to, int64_t to_stride) {
-  const hn::CappedTag<T, 4> d;
-  const int64_t whole = hn::Lanes(d) == 4 ? rows / 4 * 4 : 0;
-  // Four rows at a time: Highway interleaves them into columns of four.
-  for (int64_t r = 0; r < whole; r += 4) {
-    const T* row = from + r * from_stride;
-    HWY_ALIGN T columns4[16];
-    int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
-      hn::StoreInterleaved4(hn::LoadU(d, row + c), hn::LoadU(d, row + from_stride + c),
-                            hn::LoadU(d, row + 2 * from_stride + c), hn::LoadU(d, row + 3 * from_stride + c), d,
-                            columns4);
-      for (int64_t i = 0; i < 4; ++i) hn::StoreU(hn::Load(d, columns4 + 4 * i), d, to + (c + i) * to_stride + r);
-    }
-    for (; c < columns; ++c)
-      for (int64_t i = 0; i < 4; ++i) to[c * to_stride + r + i] = row[i * from_stride + c];
+  if (rows < 4 || columns < 4 || hn::Lanes(hn::CappedTag<T, 4>()) < 4) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c];
+    return;
   }
-  for (int64_t r = whole; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c];
+  // The last four may be some of those before again.
+  for (int64_t i = 0; i < rows; i += 4)
+    for (int64_t r = std::min(i, rows - 4), j = 0; j < columns; j += 4) {
+      const int64_t c = std::min(j, columns - 4);
+      transpose4(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
+    }
 }
 
 }  // namespace ejk::cpu::HWY_NAMESPACE
