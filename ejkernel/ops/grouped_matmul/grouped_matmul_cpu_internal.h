@@ -22,7 +22,8 @@ struct CpuConfig {
 
   static constexpr auto fields() {
     return std::array{
-        config_field<&CpuConfig::block_rows, 64, 128, 256, 512>("block_rows", "rows of out that a task computes"),
+        config_field<&CpuConfig::block_rows, 64, 128, 256, 512, 1024, 2048>("block_rows",
+                                                                            "rows of out that a task computes"),
         config_field<&CpuConfig::block_columns, 64, 128, 256, 512, 1024, 2048>("block_columns",
                                                                                "columns of out that a task computes"),
         config_field<&CpuConfig::bf16_dot, 0, 1, 2>(

@@ -24,6 +24,13 @@ bool streams(const Product& p) {
          bits(p.b.matrix.dtype) > 8;
 }
 
+/// Tasks when all groups have as many rows.
+int64_t likely_tasks(const Product& p, const CpuConfig& config) {
+  const Cuts cuts(p);
+  return p.num_batches * p.num_groups * Blocks(config.block_rows, cuts.rows, 0).count({0, average_rows(p)}) *
+         Blocks(config.block_columns, cuts.columns, 0).count({0, p.columns});
+}
+
 int64_t cut_of(const Mask& one, int64_t one_extent, const Mask& other, int64_t other_extent) {
   assert(one.data == nullptr || other.data == nullptr || one_extent == other_extent);
   return one.data != nullptr ? one_extent : other.data != nullptr ? other_extent : 0;
@@ -73,16 +80,25 @@ bool is_tiny(const Product& p) {
 CpuConfig cpu_heuristic(const Product& p, const DeviceProperties& device) {
   CpuConfig config;
   config.bf16_dot = fits_pairs(p) ? cpu::best_bf16_dot(device) : 0;
-  // Every row of a task pays for a share of packing its columns, which the matrix unit does not make faster.
-  config.block_rows = 512;
+  const auto leaves_each_thread = [&](int64_t tasks) { return likely_tasks(p, config) >= tasks * device.num_units; };
+  // Every row of a task pays for a share of packing its columns, which the matrix unit does not make faster. Sums of so
+  // many rows do not fit in the second-level cache: that pays where they stay in registers for long, and where threads
+  // that are slowed down still finish with the others.
+  config.block_rows = 1024;
+  if (p.depth < 1024 || !leaves_each_thread(8)) config.block_rows = 512;
   const int64_t rows = average_rows(p);
   while (config.block_rows > 64 && rows <= config.block_rows / 2) config.block_rows /= 2;
   // Long pieces of b's rows: memory is read in the order of its pages.
   if (streams(p)) config.block_columns = 2048;
-  // Enough tasks that threads finish together, as long as columns are wide enough to pay for packing the rows.
-  const auto are_few = [&] { return TaskMap::most_tasks(p, config) < 8 * device.num_units; };
-  if (config.block_rows == 512 && are_few()) config.block_rows = 256;
-  while (config.block_columns > 128 && are_few()) config.block_columns /= 2;
+  // Threads finish together, as long as blocks are large enough to pay for packing their sides; none stays idle.
+  while (!leaves_each_thread(4)) {
+    if (config.block_rows > std::max(256, config.block_columns))
+      config.block_rows /= 2;
+    else if (config.block_columns > (leaves_each_thread(1) ? 256 : 128))
+      config.block_columns /= 2;
+    else
+      break;
+  }
   return config;
 }
 
@@ -93,8 +109,9 @@ std::vector<CpuConfig> cpu_candidates(const Product& p) {
     for (int dot = 0; dot < dots; ++dot)
       all.push_back({.block_rows = block_rows, .block_columns = block_columns, .bf16_dot = dot});
   };
-  for (const int block_rows : {64, 128, 256, 512})
-    for (const int block_columns : {64, 128, 256, 512}) add(block_rows, block_columns);
+  for (const int block_rows : {64, 128, 256, 512, 1024, 2048})
+    if (block_rows <= 512 || p.rows > block_rows / 2)
+      for (const int block_columns : {64, 128, 256, 512}) add(block_rows, block_columns);
   if (streams(p))
     for (const int block_columns : {1024, 2048}) add(64, block_columns);
   return all;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ejkernel/ejkernel.h"
@@ -87,6 +88,29 @@ TEST(GroupedMatmulTasks, cover_every_element_once) {
       }
 }
 
+/// The more threads, the smaller the blocks, down to where packing would cost more than waiting; groups of few rows
+/// take long pieces of columns.
+TEST(GroupedMatmulTasks, blocks_leave_every_thread_a_few) {
+  const auto blocks = [](int64_t groups, int64_t rows, int64_t size, int threads) {
+    const Tensor lhs(nullptr, DType::f32, {groups * rows, size}), rhs(nullptr, DType::f32, {groups, size, size}),
+        out(nullptr, DType::f32, {groups * rows, size}), group_sizes(nullptr, DType::i32, {groups});
+    const Call<GroupedMatmul> call{
+        .inputs = {.lhs = lhs, .rhs = rhs, .group_sizes = group_sizes}, .params = {}, .outputs = {.out = out}};
+    const gmm::CpuConfig config = gmm::cpu_heuristic(gmm::out_product(call), {.num_units = threads});
+    return std::pair(config.block_rows, config.block_columns);
+  };
+  EXPECT_EQ(blocks(1, 2048, 2048, 1), std::pair(1024, 512));
+  EXPECT_EQ(blocks(1, 2048, 2048, 2), std::pair(512, 512));
+  EXPECT_EQ(blocks(1, 2048, 2048, 16), std::pair(256, 256));
+  EXPECT_EQ(blocks(1, 512, 512, 2), std::pair(256, 256));
+  EXPECT_EQ(blocks(1, 2048, 2048, 128), std::pair(256, 128));
+  EXPECT_EQ(blocks(1, 4096, 4096, 2), std::pair(1024, 512));
+  EXPECT_EQ(blocks(1, 4096, 512, 1), std::pair(512, 512)) << "sums leave the registers soon";
+  EXPECT_EQ(blocks(8, 512, 2048, 2), std::pair(512, 512));
+  EXPECT_EQ(blocks(128, 4, 512, 2), std::pair(64, 2048));
+  EXPECT_EQ(blocks(1, 4, 4096, 2), std::pair(64, 512));
+}
+
 // ---- calls ----
 
 /// Three groups, of which one streams its matrix, and their gradient.
@@ -139,7 +163,7 @@ TEST(GroupedMatmulCpu, results_do_not_depend_on_the_number_of_threads) {
 
 TEST(GroupedMatmulCpu, sums_of_floats_do_not_depend_on_blocks_or_other_rows) {
   const MatmulCall call(DType::f32, false);
-  const Array out = call.forward(cpu_with({{"block_rows", 512}, {"block_columns", 512}, {"bf16_dot", 0}}));
+  const Array out = call.forward(cpu_with({{"block_rows", 2048}, {"block_columns", 512}, {"bf16_dot", 0}}));
   EXPECT_TRUE(same_bits(out, call.forward(cpu_with({{"block_rows", 64}, {"block_columns", 64}, {"bf16_dot", 0}}))));
   // The group of 40 rows alone, 5 of them at a time: its matrix is streamed.
   const Tensor rhs = call.rhs;
@@ -210,7 +234,7 @@ class MatmulHarnessOnMatrixUnit : public HarnessOnMatrixUnit {
  protected:
   ConfigValues config_of(size_t n) const override {
     return {
-        {"block_rows", nth_of({64, 128, 256, 512}, n)}, {"block_columns", nth_of({64, 128, 256}, n)}, {"bf16_dot", 2}};
+        {"block_rows", nth_of({64, 128, 512, 1024}, n)}, {"block_columns", nth_of({64, 128, 256}, n)}, {"bf16_dot", 2}};
   }
 };
 INSTANTIATE_TEST_SUITE_P(Operations, MatmulHarnessOnMatrixUnit,

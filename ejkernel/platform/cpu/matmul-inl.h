@@ -177,16 +177,16 @@ void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, 
   const int64_t panel = unit != nullptr ? kUnitRows : kMaxRows;
   const int64_t width = unit != nullptr ? kUnitColumns : 2 * lanes();
   const int64_t num_strips = ceil_div(at.columns, width);
-  constexpr int64_t kNumbers = std::is_same_v<E, Pair> ? 2 * kDepthBlock : kDepthBlock;
-  for (int64_t k = 0; k < at.count; k += kNumbers, add = true) {
-    const int64_t count = std::min(kNumbers, at.count - k);
+  const int64_t numbers = (std::is_same_v<E, Pair> ? 2 : 1) * (unit != nullptr ? kUnitDepthBlock : kDepthBlock);
+  for (int64_t k = 0; k < at.count; k += numbers, add = true) {
+    const int64_t count = std::min(numbers, at.count - k);
     // The unit's tiles are full.
     const int64_t length = unit != nullptr ? round_up(units<E>(count), kUnitColumns / 2) : units<E>(count);
     pack_right(b, at.depth + k, count, length, at.column, at.columns, width, s.turned, s.right);
     for (int64_t m = 0; m < at.rows; m += panel) {
       const int64_t rows = std::min(panel, at.rows - m), next_rows = std::min(panel, at.rows - m - rows);
       if (unit != nullptr)
-        pack_left_rows(a, at.row + m, rows, panel, at.depth + k, count, length, s.turned, s.left);
+        pack_left_rows(a, at.row + m, rows, panel, at.depth + k, count, length, s.turned, s.left, kUnitLeftStride);
       else
         pack_left_steps(a, at.row + m, rows, at.depth + k, count, s.turned, s.left);
       const E* strip = s.right;
@@ -200,7 +200,7 @@ void multiply_columns(const MatrixUnit* unit, const Factor& a, const Factor& b, 
                             .n = width,
                             .k = length,
                             .a = s.left,
-                            .a_stride = kLeftStride,
+                            .a_stride = kUnitLeftStride,
                             .b = strip,
                             .b_stride = width,
                             .c = c,
@@ -249,7 +249,7 @@ void stream_block(const Factor& a, const B* b, int64_t b_stride, const MatmulBlo
   for (int64_t k = 0; k < at.count; k += kDepthBlock) {
     const int64_t block_end = std::min(at.count, k + kDepthBlock);
     pack_left_rows(a, at.row, at.rows, round_up(at.rows, panel), at.depth + k, block_end - k, block_end - k, s.turned,
-                   s.left);
+                   s.left, kLeftStride);
     for (int64_t i = k; i < block_end; i += streamed) {
       const int64_t count = std::min(streamed, block_end - i);
       const B* rows = b + (at.depth + i) * b_stride + at.column;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "ejkernel/core/dtype.h"
@@ -35,12 +36,15 @@ struct Factor {
 /// columns) and the sums of a task stay in the second-level cache, and a panel of rows of the left in the first.
 inline constexpr int64_t kDepthBlock = 256;
 
+/// The same of a matrix unit, whose tiles of sums pass the second-level cache once for every such block.
+inline constexpr int64_t kUnitDepthBlock = 512;
+
 /// Columns of the right factor that are packed at a time.
 inline constexpr int64_t kPackedColumns = 512;
 
 /// Elements from row to row of a packed left factor: constant, so that all rows are addressed from one pointer, and
 /// apart in the sets of the first-level cache.
-inline constexpr int64_t kLeftStride = kDepthBlock + 16;
+inline constexpr int64_t kLeftStride = kDepthBlock + 16, kUnitLeftStride = kUnitDepthBlock + 16;
 
 /// Columns of a strip and rows of a panel that a matrix unit takes: two tiles each way.
 inline constexpr int64_t kUnitColumns = 32, kUnitRows = 32;
@@ -61,7 +65,7 @@ struct MatmulBlock {
 /// Memory of one task, for blocks up to a size.
 template <class E>
 struct MatmulScratch {
-  E* left;        ///< a panel: [row][kLeftStride], or [element of the depth][row]
+  E* left;        ///< a panel: [row][kLeftStride or kUnitLeftStride], or [element of the depth][row]
   E* right;       ///< strips of columns: [strip][element of the depth][column]
   float* c;       ///< sums: [row][c_stride]; from multiply_block on those of padding are anything finite or not
   float* turned;  ///< rows on their way into panels or strips, columns of sums on their way out, or a row of floats
@@ -71,11 +75,14 @@ struct MatmulScratch {
     MatmulScratch s;
     // Not a power of two: rows of sums lie apart in the sets of the caches.
     s.c_stride = round_up(most_columns, kMaxStripColumns) + kMaxLanes;
-    s.left = carver.take<E>(kMaxPanelRows * kLeftStride);
-    s.right = carver.take<E>(kDepthBlock * round_up(std::min(most_columns, kPackedColumns), kMaxStripColumns));
+    // First what lies at the same place for every E: who multiplies pairs stores floats.
     s.c = carver.take<float>((most_rows + kMaxPanelRows) * s.c_stride);
     s.turned =
         carver.take<float>(std::max(kMaxLanes * std::max<int64_t>(padded(most_rows), 128), padded(most_columns)));
+    constexpr bool kPairs = std::is_same_v<E, Pair>;  // which a matrix unit may multiply
+    s.left = carver.take<E>(kMaxPanelRows * (kPairs ? kUnitLeftStride : kLeftStride));
+    s.right = carver.take<E>((kPairs ? kUnitDepthBlock : kDepthBlock) *
+                             round_up(std::min(most_columns, kPackedColumns), kMaxStripColumns));
     return s;
   }
 };

@@ -1,7 +1,8 @@
 // Factors of a product on their way from memory into the layouts of matmul-inl.h: any dtype becomes floats, times its
-// scales, or pairs of bf16, which hold bf16 numbers and 8-bit codes exactly. Rows of the left factor stay rows; columns
-// of the right one become strips. What lies across is turned. Included once per instruction set, after simd-inl.h and
-// tiles-inl.h.
+// scales, or pairs of bf16, which hold bf16 numbers and 8-bit codes exactly. A panel of
+// the left factor lies step by step of the depth, or row by row for a matrix unit and where the right one is read in
+// place; columns of the right one become strips. What lies across is turned. Included once per instruction set, after
+// simd-inl.h and tiles-inl.h.
 
 #include <algorithm>
 #include <cstring>
@@ -152,14 +153,14 @@ class Line {
 
 }  // namespace matmul_detail
 
-/// A panel of the left factor: its rows from element `depth` on, each `padded_depth` elements E long, and rows of zeros
-/// up to `padded_rows`. `turned` is scratch (MatmulScratch).
+/// A panel of the left factor: its rows from number `depth` on, each `padded_depth` elements E long and `stride` from
+/// the one before, and rows of zeros up to `padded_rows`. `turned` is scratch (MatmulScratch).
 template <class E>
 HWY_NOINLINE void pack_left_rows(const Factor& a, int64_t row, int64_t rows, int64_t padded_rows, int64_t depth,
-                                 int64_t count, int64_t padded_depth, float* turned, E* to) {
+                                 int64_t count, int64_t padded_depth, float* turned, E* to, int64_t stride) {
   const int64_t length = units<E>(count);
   if (a.rows_in_memory) {
-    for (int64_t r = 0; r < rows; ++r) matmul_detail::load_line(a, row + r, depth, count, to + r * kLeftStride);
+    for (int64_t r = 0; r < rows; ++r) matmul_detail::load_line(a, row + r, depth, count, to + r * stride);
   } else {
     const Factor lines = a.transposed();
     E* chunk = reinterpret_cast<E*>(turned);
@@ -173,11 +174,11 @@ HWY_NOINLINE void pack_left_rows(const Factor& a, int64_t row, int64_t rows, int
         else
           matmul_detail::load_line(lines, depth + line, row, rows, chunk + i * kMaxPanelRows);
       }
-      transpose_elements(chunk, kMaxPanelRows, chunk_length, rows, to + k, kLeftStride);
+      transpose_elements(chunk, kMaxPanelRows, chunk_length, rows, to + k, stride);
     }
   }
-  for (int64_t r = 0; r < rows; ++r) std::fill(to + r * kLeftStride + length, to + r * kLeftStride + padded_depth, E{});
-  for (int64_t r = rows; r < padded_rows; ++r) std::fill_n(to + r * kLeftStride, padded_depth, E{});
+  for (int64_t r = 0; r < rows; ++r) std::fill(to + r * stride + length, to + r * stride + padded_depth, E{});
+  for (int64_t r = rows; r < padded_rows; ++r) std::fill_n(to + r * stride, padded_depth, E{});
 }
 
 /// The same a step of the depth after the other, [element of the depth][kPanelStep]: of `count` numbers, and with zeros
@@ -201,10 +202,12 @@ HWY_NOINLINE void pack_left_steps(const Factor& a, int64_t row, int64_t rows, in
     }
     return;
   }
-  if constexpr (!kPairs)
-    if (a.dtype == DType::f32 && a.scale == nullptr)
-      return transpose_elements(static_cast<const float*>(a.data) + row * a.row + depth * a.column, a.row, rows, count,
-                                to, kPanelStep);
+  // What lies in memory as it is multiplied: floats, and pairs of bf16 where each row begins with one.
+  const int64_t first = row * a.row + depth * a.column;
+  const bool is_plain = a.dtype == (kPairs ? DType::bf16 : DType::f32) && a.scale == nullptr;
+  const auto* bytes = static_cast<const std::byte*>(a.data) + first * (bits(a.dtype) / 8);
+  if (is_plain && count % kPer == 0 && a.row % kPer == 0 && reinterpret_cast<uintptr_t>(bytes) % sizeof(E) == 0)
+    return transpose_elements(reinterpret_cast<const E*>(bytes), a.row / kPer, rows, length, to, kPanelStep);
   E* chunk = reinterpret_cast<E*>(turned);
   for (int64_t k = 0; k < length; k += kChunk) {
     const int64_t numbers = std::min(kPer * kChunk, count - kPer * k);

@@ -196,8 +196,8 @@ TEST_P(MatmulPieces, depths_around_the_ends_of_blocks_are_right) {
   const testing::ScopedEmulatedMatrixUnit unit;
   for (const int way : {0, 1, 2, 3}) {
     const DType dtype = way == 0 ? DType::f32 : DType::bf16;
-    const Numbers a(random, dtype, 6, 1100, true), b(random, dtype, 1100, 40, true);
-    for (const int64_t count : {15, 16, 17, 255, 256, 257, 511, 512, 513, 1030})
+    const Numbers a(random, dtype, 6, 2100, true), b(random, dtype, 2100, 40, true);
+    for (const int64_t count : {15, 16, 17, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 2060})
       check(way, a, b, {.row = 1, .rows = 5, .column = 2, .columns = 36, .depth = 3, .count = count});
   }
 }

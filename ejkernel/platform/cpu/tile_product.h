@@ -60,7 +60,11 @@ class TileProduct {
     if constexpr (kAcross == 2) begin<1>(m, n + kTileSide);
     if constexpr (kDown == 2) begin<2>(m + kTileSide, n);
     if constexpr (kDown == 2 && kAcross == 2) begin<3>(m + kTileSide, n + kTileSide);
-    for (int64_t k = 0; k < g_.k; k += kTileSide) {
+    // Most products are of whole tiles: nothing is asked between them.
+    const bool is_whole = m + kDown * kTileSide <= g_.m && n + kAcross * kTileSide <= g_.n;
+    const int64_t whole = is_whole ? g_.k / kTileSide * kTileSide : 0;
+    if (whole > 0) add_whole<kDown, kAcross>(g_.a + m * g_.a_stride, g_.b + n, whole);
+    for (int64_t k = whole; k < g_.k; k += kTileSide) {
       load<4>(g_.a, g_.a_stride, m, k, g_.m, g_.k);
       load<6>(g_.b, g_.b_stride, k, n, g_.k, g_.n);
       Tiles::template dot<0, 4, 6>();
@@ -78,6 +82,33 @@ class TileProduct {
     if constexpr (kAcross == 2) finish<1>(m, n + kTileSide);
     if constexpr (kDown == 2) finish<2>(m + kTileSide, n);
     if constexpr (kDown == 2 && kAcross == 2) finish<3>(m + kTileSide, n + kTileSide);
+  }
+
+  /// The products of `depth` pairs, all tiles whole. Tiles are loaded as soon as the products of the step before have
+  /// taken theirs: the unit multiplies while the second-level cache answers.
+  template <int kDown, int kAcross>
+  void add_whole(const Pair* a, const Pair* b, int64_t depth) const {
+    const int64_t a_stride = g_.a_stride * kBytes<Pair>, b_stride = g_.b_stride * kBytes<Pair>;
+    const int64_t below = kTileSide * g_.a_stride, next = kTileSide * g_.b_stride;
+    Tiles::template load<4>(a, a_stride);
+    Tiles::template load<6>(b, b_stride);
+    if constexpr (kAcross == 2) Tiles::template load<7>(b + kTileSide, b_stride);
+    if constexpr (kDown == 2) Tiles::template load<5>(a + below, a_stride);
+    for (; depth > kTileSide; depth -= kTileSide) {
+      a += kTileSide, b += next;
+      Tiles::template dot<0, 4, 6>();
+      if constexpr (kAcross == 2) Tiles::template dot<1, 4, 7>();
+      Tiles::template load<4>(a, a_stride);
+      if constexpr (kDown == 2) Tiles::template dot<2, 5, 6>();
+      Tiles::template load<6>(b, b_stride);
+      if constexpr (kDown == 2 && kAcross == 2) Tiles::template dot<3, 5, 7>();
+      if constexpr (kAcross == 2) Tiles::template load<7>(b + kTileSide, b_stride);
+      if constexpr (kDown == 2) Tiles::template load<5>(a + below, a_stride);
+    }
+    Tiles::template dot<0, 4, 6>();
+    if constexpr (kAcross == 2) Tiles::template dot<1, 4, 7>();
+    if constexpr (kDown == 2) Tiles::template dot<2, 5, 6>();
+    if constexpr (kDown == 2 && kAcross == 2) Tiles::template dot<3, 5, 7>();
   }
 
   template <int kTile>
