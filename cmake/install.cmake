@@ -24,8 +24,9 @@ foreach(table ${tables})  # unlike file(COPY), again when one changes
 endforeach()
 
 # Kernels for the GPUs that EJK_PROGRAMS names, compiled here: who installs them waits for no compiler, and needs none. The
-# problems are the operations' named ones, and attention's grid with all that its tuner may try. The store that they come
-# from stays, so that a later build compiles those alone whose sources changed.
+# problems are the operations' named ones, and attention's grid; of the latter and of mean_pooling, for which tables/ has
+# configs that were tuned, all that the tuner may try. The store that they come from stays, so that a later build compiles
+# those alone whose sources changed.
 if(EJK_PROGRAMS AND NOT TARGET ejk)
   message(FATAL_ERROR "EJK_PROGRAMS is ${EJK_PROGRAMS}, which ejk compiles: set EJK_BUILD_TOOLS, or leave it out")
 endif()
@@ -39,6 +40,8 @@ foreach(architecture ${EJK_PROGRAMS})
     OUTPUT ${programs}
     COMMAND ${ejk} compile --arch ${architecture}
     COMMAND ${ejk} compile --arch ${architecture} --recorded ${grid} --candidates
+    COMMAND ${ejk} compile mean_pooling --arch ${architecture} --candidates
+    COMMAND ${ejk} compile mean_pooling_backward --arch ${architecture} --candidates
     COMMAND ${CMAKE_COMMAND} -E rm -f ${programs}
     COMMAND ${ejk} cache export ${programs} --programs
     DEPENDS ejk ${grid}

@@ -55,10 +55,25 @@ struct EmulatedTiles {
       std::memcpy(static_cast<std::byte*>(rows) + r * stride, tiles[kTile].words[r], shapes.row_bytes[kTile]);
   }
   template <int kSums, int kLeft, int kRight>
-  static void dot() {
+  static void expect_fit() {
     if (shapes.rows[kSums] != shapes.rows[kLeft] || shapes.row_bytes[kSums] != shapes.row_bytes[kRight] ||
         shapes.row_bytes[kLeft] != 4 * shapes.rows[kRight])
       throw std::logic_error("tiles whose shapes do not fit");
+  }
+  template <int kSums, int kLeft, int kRight>
+  static void dot_i8() {
+    expect_fit<kSums, kLeft, kRight>();
+    for (int m = 0; m < shapes.rows[kSums]; ++m)
+      for (int k = 0; k < shapes.rows[kRight]; ++k)
+        for (int n = 0; n < kSide; ++n)
+          for (int i = 0; i < 4; ++i)
+            tiles[kSums].words[m][n] +=
+                static_cast<uint32_t>(byte(tiles[kLeft].words[m][k], i) * byte(tiles[kRight].words[k][n], i));
+  }
+  static int byte(uint32_t word, int n) { return static_cast<int8_t>(word >> 8 * n); }
+  template <int kSums, int kLeft, int kRight>
+  static void dot() {
+    expect_fit<kSums, kLeft, kRight>();
     const Tile &left = tiles[kLeft], &right = tiles[kRight];
     float right_even[kSide][kSide], right_odd[kSide][kSide];
     for (int k = 0; k < kSide; ++k)
@@ -130,6 +145,16 @@ void add_few_rows(const cpu::Gemm<cpu::Pair>& g) {
   cpu::FewProduct<EmulatedTiles>::add_rows(g);
 }
 
+void multiply_codes(const cpu::CodeTiles& codes, int64_t k, const int8_t* digits, int32_t* c, cpu::LinesAhead& ahead) {
+  begin(k % 64 == 0, 0);
+  cpu::DigitProduct<EmulatedTiles>::multiply_codes(codes, k, digits, c, ahead);
+}
+
+void multiply_digits(const int8_t* digits, int64_t k, const int8_t* codes, int32_t* c, cpu::LinesAhead& ahead) {
+  begin(k % cpu::kDigitDepth == 0, 0);
+  cpu::DigitProduct<EmulatedTiles>::multiply_digits(digits, k, codes, c, ahead);
+}
+
 }  // namespace
 
 const cpu::MatrixUnit& emulated_matrix_unit() {
@@ -138,7 +163,9 @@ const cpu::MatrixUnit& emulated_matrix_unit() {
                                             .multiply = multiply,
                                             .configure_few = configure_few,
                                             .multiply_few_columns = multiply_few_columns,
-                                            .add_few_rows = add_few_rows};
+                                            .add_few_rows = add_few_rows,
+                                            .multiply_codes = multiply_codes,
+                                            .multiply_digits = multiply_digits};
   return kUnit;
 }
 

@@ -55,6 +55,11 @@ bool is_tiny(const Matrix& m, int64_t batches, int64_t groups, int64_t rows, int
   return any;
 }
 
+/// Of a group, on average where groups divide the depth.
+int64_t average_depth(const Product& p) {
+  return p.ragged == Ragged::depth ? p.depth / std::max<int64_t>(p.num_groups, 1) : p.depth;
+}
+
 }  // namespace
 
 Support supports_cpu(DType a, DType b, DType out) {
@@ -85,7 +90,7 @@ CpuConfig cpu_heuristic(const Product& p, const DeviceProperties& device) {
   // many rows do not fit in the second-level cache: that pays where they stay in registers for long, and where threads
   // that are slowed down still finish with the others.
   config.block_rows = 1024;
-  if (p.depth < 1024 || !leaves_each_thread(8)) config.block_rows = 512;
+  if (average_depth(p) < 1024 || !leaves_each_thread(8)) config.block_rows = 512;
   const int64_t rows = average_rows(p);
   while (config.block_rows > 64 && rows <= config.block_rows / 2) config.block_rows /= 2;
   // Long pieces of b's rows: memory is read in the order of its pages.
@@ -119,9 +124,9 @@ std::vector<CpuConfig> cpu_candidates(const Product& p) {
 
 Cost cpu_cost(const Product& p, const CpuConfig& config) {
   const int64_t rows = std::min<int64_t>(average_rows(p), config.block_rows);
-  const int64_t depth = p.ragged == Ragged::depth ? p.depth / std::max<int64_t>(p.num_groups, 1) : p.depth;
   return {.tasks = static_cast<double>(TaskMap::most_tasks(p, config)),
-          .task_flops = 2.0 * static_cast<double>(rows * std::min<int64_t>(p.columns, config.block_columns) * depth),
+          .task_flops =
+              2.0 * static_cast<double>(rows * std::min<int64_t>(p.columns, config.block_columns) * average_depth(p)),
           .arithmetic = uses_pairs(p, config) ? DType::bf16 : DType::f32};
 }
 

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ejkernel/ejkernel.h"
+#include "ejkernel/ops/page_attention/paged_cases.h"
 #include "ejkernel/ops/page_attention/paged_cpu_cases.h"
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
 #include "ejkernel/platform/cpu/amx.h"
@@ -27,10 +30,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-PlanOptions on_unit(int64_t block = 64) {
+PlanOptions with_stream_dot(int64_t dot, int64_t block) {
   return {.kernel = "cpu",
-          .config = ConfigValues{{"split_keys", 128}, {"stream_block", block}, {"stream_dot", 2}, {"bf16_dot", 0}}};
+          .config = ConfigValues{{"split_keys", 128}, {"stream_block", block}, {"stream_dot", dot}, {"bf16_dot", 0}}};
 }
+PlanOptions on_unit(int64_t block = 64) { return with_stream_dot(2, block); }
+PlanOptions of_digits(int64_t block = 128) { return with_stream_dot(3, block); }
 
 // ---- every product, judged by the harness ----
 
@@ -50,6 +55,54 @@ INSTANTIATE_TEST_SUITE_P(Operations, PagedHarnessOnMatrixUnit,
 TEST_P(PagedHarnessOnMatrixUnit, meets_the_error_rule_at_random) { check_random(1, 60); }
 TEST_P(PagedHarnessOnMatrixUnit, survives_hostile_indices) {
   check_random(1, 60, {.size = Size::small, .hostile = true});
+}
+
+class PagedHarnessOfDigits : public HarnessOnMatrixUnit {
+ protected:
+  ConfigValues config_of(size_t n) const override {
+    return {
+        {"split_keys", nth_of({128, 256, 1024, 512}, n)}, {"stream_block", nth_of({128, 64}, n)}, {"stream_dot", 3}};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Operations, PagedHarnessOfDigits,
+                         ::testing::Values("page_attention", "ragged_decode_attention", "ragged_page_attention",
+                                           "ragged_page_attention_v3"),
+                         name_of_operation);
+
+/// Small problems over int8 caches that digits fit.
+Problem problem_of_codes(std::string_view operation, unsigned seed, bool hostile) {
+  std::mt19937 random(seed);
+  const auto pick = [&](std::initializer_list<int64_t> from) { return from.begin()[random() % from.size()]; };
+  const int64_t kv_heads = pick({1, 2, 3}), group = pick({1, 2, 3, 4, 5, 8});
+  PagedCase c = {.dtype = static_cast<DType>(pick({static_cast<int64_t>(DType::bf16), static_cast<int64_t>(DType::f32),
+                                                   static_cast<int64_t>(DType::f16)})),
+                 .cache = DType::i8,
+                 .num_q_heads = kv_heads * group,
+                 .num_kv_heads = kv_heads,
+                 .head_dim = pick({64, 128}),
+                 .page_size = pick({1, 5, 16, 16, 16, 32}),
+                 .lens = {pick({0, 1, 40, 64}), pick({17, 128, 130}), pick({200, 300})},
+                 .missing = random() % 4 == 0 ? 0.2 : 0.0,
+                 .scales = static_cast<CacheScale>(pick({0, 1, 2, 3})),
+                 .num_sinks = pick({0, 0, 1}),
+                 .random_layouts = random() % 2 == 0,
+                 .hostile = hostile,
+                 .seed = seed};
+  c.params.softmax_scale = 0.003;
+  if (random() % 3 == 0) c.params.sliding_window = Window(pick({3, 70, 150}));
+  if (random() % 4 == 0) c.params.logits_soft_cap = 5;
+  if (operation == "ragged_page_attention_v3" && c.scales == CacheScale::grouped) c.scales = CacheScale::per_head;
+  if (operation == "page_attention") return make_paged_problem<PageAttention>(c);
+  if (operation == "ragged_decode_attention") return make_paged_problem<RaggedDecodeAttention>(c);
+  if (operation == "ragged_page_attention") return make_paged_problem<RaggedPageAttention>(c);
+  return make_paged_problem<RaggedPageAttentionV3>(c);
+}
+
+TEST_P(PagedHarnessOfDigits, meets_the_error_rule) {
+  for (unsigned seed = 1; seed <= 40 && !HasFailure(); ++seed) {
+    const Problem problem = problem_of_codes(GetParam(), seed, seed % 4 == 0);
+    check(problem, tests.oracle(problem, 1e6));
+  }
 }
 
 // ---- what is special to it ----
@@ -110,6 +163,103 @@ TEST(PagedOnMatrixUnit, slots_with_scales_of_their_own_take_part) {
     p.tensor(*scale, DType::f32, scales, [&] { return 0.02 + 0.0005 * static_cast<double>(p.random() % 100); });
   batches::expect_right(p, "scales of slots", on_unit());
   EXPECT_GT(unit.num_products(), 0);
+}
+
+/// int8 as it lies there: 16 slots of a page are a tile, of smaller pages copies are; queries of every dtype.
+TEST(PagedOnMatrixUnit, codes_with_digits_are_right_for_every_number_of_rows) {
+  const ScopedEmulatedMatrixUnit unit;
+  unsigned seed = 100;
+  for (const int64_t group : {1, 3, 4, 5, 16, 20})
+    for (const int64_t page_size : {1, 5, 16, 24}) {
+      batches::Problem p(++seed);
+      const auto query = static_cast<DType>(nth_of(
+          {static_cast<int64_t>(DType::bf16), static_cast<int64_t>(DType::f16), static_cast<int64_t>(DType::f32)},
+          seed));
+      const batches::Sizes sizes = {.contexts = {1, 64, 200},
+                                    .queries = {1, 0, 2},
+                                    .page_size = page_size,
+                                    .group = group,
+                                    .head_dim = p.pick({64, 128}),
+                                    .dtype = query,
+                                    .cache = DType::i8};
+      batches::make_tensors(p, sizes);
+      batches::add_scales(p, sizes, p.pick({0, 1, 2}));
+      batches::choose_params(p, 2 * group);
+      const int64_t before = unit.num_products();
+      batches::expect_right(p, "group " + std::to_string(group) + ", pages of " + std::to_string(page_size),
+                            of_digits(p.pick({64, 128})));
+      EXPECT_GT(unit.num_products(), before) << group << " " << page_size;
+      if (HasFailure()) return;
+    }
+}
+
+TEST(PagedOnMatrixUnit, codes_with_digits_are_right_with_vectors_of_every_width) {
+  for (const std::string_view target : cpu::simd_targets()) {
+    const cpu::ScopedSimdTarget scoped(target);
+    const ScopedEmulatedMatrixUnit unit;
+    for (const int64_t group : {4, 7}) {
+      batches::Problem p(static_cast<unsigned>(group));
+      batches::make_tensors(p, {.contexts = {300, 33},
+                                .queries = {1, 1},
+                                .group = group,
+                                .head_dim = 128,
+                                .dtype = DType::f32,
+                                .cache = DType::i8});
+      batches::expect_right(p, std::string(target), of_digits());
+    }
+    EXPECT_GT(unit.num_products(), 0) << target;
+  }
+}
+
+/// Digits have a unit for each row: one row's size decides nothing of another's, and scales may be tiny.
+TEST(PagedOnMatrixUnit, digits_keep_rows_and_scales_of_any_size) {
+  const ScopedEmulatedMatrixUnit unit;
+  for (const double size : {1e-30, 1e-4, 1e4}) {
+    batches::Problem p(12);
+    batches::make_tensors(
+        p, {.contexts = {200}, .queries = {1}, .group = 4, .head_dim = 64, .dtype = DType::f32, .cache = DType::i8});
+    for (int64_t d = 0; d < 64; ++d) set(p.in.queries, 2 * 64 + d, get(p.in.queries, 2 * 64 + d) * size);
+    p.tensor(p.in.k_scale, DType::f32, {}, [] { return 0.01; });
+    p.tensor(p.in.v_scale, DType::f32, {}, [&] { return size; });
+    const auto actual = ragged_page_attention(p.in, p.params, {.plan = of_digits()});
+    const auto expected = ragged_page_attention(p.in, p.params, {.plan = batches::kReference});
+    for (int64_t n = 0; n < 8 * 64; ++n)
+      EXPECT_NEAR(get(actual.out, n), get(expected.out, n), 2e-3 * size) << size << " " << n;
+  }
+  EXPECT_GT(unit.num_products(), 0);
+}
+
+TEST(PagedOnMatrixUnit, a_nan_in_a_row_stays_there_with_digits) {
+  const ScopedEmulatedMatrixUnit unit;
+  batches::Problem p(13);
+  batches::make_tensors(
+      p, {.contexts = {200}, .queries = {1}, .group = 4, .head_dim = 64, .dtype = DType::f32, .cache = DType::i8});
+  set(p.in.queries, 5 * 64 + 3, batches::kNaN);
+  const auto results = ragged_page_attention(p.in, p.params, {.plan = of_digits()});
+  for (int64_t h = 0; h < 8; ++h) EXPECT_EQ(std::isnan(get(results.out, h * 64)), h == 5) << h;
+  EXPECT_GT(unit.num_products(), 0);
+}
+
+TEST(PagedOnMatrixUnit, a_row_of_digits_has_the_same_bits_alone_and_in_any_batch) {
+  const ScopedEmulatedMatrixUnit unit;
+  batches::Problem p(14);
+  batches::make_tensors(p, {.contexts = {300, 40, 130},
+                            .queries = {3, 1, 2},
+                            .group = 4,
+                            .head_dim = 64,
+                            .dtype = DType::bf16,
+                            .cache = DType::i8});
+  p.params.batch_invariant = true;
+  const auto together = ragged_page_attention(p.in, p.params, {.plan = batches::kCpu});
+  EXPECT_GT(unit.num_products(), 0) << "the heuristic takes digits for such groups";
+  const int64_t row = together.out.shape()[1] * together.out.shape()[2];
+  for (const int64_t n : {0, 1, 2})
+    for (auto at = static_cast<int64_t>(get(p.in.query_start_loc, n)), begin = int64_t{0};
+         at + begin < static_cast<int64_t>(get(p.in.query_start_loc, n + 1)); ++begin) {
+      const auto one = batches::alone(p, n, begin, 1);
+      for (int64_t i = 0; i < row; ++i)
+        ASSERT_EQ(get(one.out, i), get(together.out, (at + begin) * row + i)) << n << " " << begin;
+    }
 }
 
 TEST(PagedOnMatrixUnit, head_sizes_that_are_no_whole_tiles_stay_with_vectors) {
@@ -237,9 +387,10 @@ TEST(PagedOnMatrixUnit, run_does_not_allocate_and_has_the_same_bits_on_any_numbe
 
 // ---- what is chosen where ----
 
-int stream_dot(DType query, int64_t q_heads, int64_t positions = 1, bool batch_invariant = false) {
+int stream_dot(DType query, int64_t q_heads, int64_t positions = 1, bool batch_invariant = false,
+               DType cache = DType::bf16) {
   const Call<RaggedPageAttention> call{.inputs = {.queries = Tensor(nullptr, query, {2 * positions, q_heads, 64}),
-                                                  .kv_pages = Tensor(nullptr, DType::bf16, {8, 16, 4, 64}),
+                                                  .kv_pages = Tensor(nullptr, cache, {8, 16, 4, 64}),
                                                   .context_lens = Tensor(nullptr, DType::i32, {2}),
                                                   .block_tables = Tensor(nullptr, DType::i32, {2, 4}),
                                                   .query_start_loc = Tensor(nullptr, DType::i32, {3}),
@@ -260,6 +411,21 @@ TEST(PagedOnMatrixUnit, is_the_heuristics_choice_from_five_rows_on) {
   EXPECT_EQ(stream_dot(DType::bf16, 16, 1, true), 2);
 }
 
+TEST(PagedOnMatrixUnit, digits_are_the_heuristics_choice_for_three_and_four_rows_of_codes) {
+  const auto of_codes = [](DType query, int64_t q_heads) { return stream_dot(query, q_heads, 1, false, DType::i8); };
+  {
+    const ScopedEmulatedMatrixUnit unit;
+    EXPECT_EQ(of_codes(DType::bf16, 4), 0) << "two rows for each of two kv heads";
+    EXPECT_EQ(of_codes(DType::bf16, 6), 3);
+    EXPECT_EQ(of_codes(DType::bf16, 8), 3);
+    EXPECT_EQ(of_codes(DType::bf16, 10), 2) << "pairs of 16 rows take the time of one";
+    EXPECT_EQ(of_codes(DType::f32, 10), 3) << "which float32 queries do not fit";
+    EXPECT_EQ(stream_dot(DType::bf16, 8, 1, false, DType::e4m3), 0);
+  }
+  const cpu::ScopedMatrixUnit none(nullptr);
+  EXPECT_EQ(of_codes(DType::f32, 8), 0);
+}
+
 TEST(PagedOnMatrixUnit, is_refused_and_not_offered_where_there_is_none) {
   batches::Problem p(10);
   batches::make_tensors(p,
@@ -275,6 +441,8 @@ TEST(PagedOnMatrixUnit, is_refused_and_not_offered_where_there_is_none) {
     const cpu::ScopedMatrixUnit none(nullptr);
     EXPECT_THAT([&] { ejk::plan<RaggedPageAttention>(p.in, p.params, on_unit()); },
                 ThrowsMessage<Unsupported>(HasSubstr("stream_dot=2 needs AMX, which")));
+    EXPECT_THAT([&] { ejk::plan<RaggedPageAttention>(p.in, p.params, of_digits()); },
+                ThrowsMessage<Unsupported>(HasSubstr("stream_dot=3 needs AMX, which")));
     EXPECT_FALSE(is_offered());
   }
   const ScopedEmulatedMatrixUnit unit;

@@ -26,6 +26,17 @@ Support paged_cpu_runs_here(const PagedCpuConfig& config) {
   return tiles.ok ? cpu::bf16_dot_runs_here(config.stream_dot, "stream_dot") : tiles;
 }
 
+bool fits_digits(const Problem& p) {
+  const auto fits = [](const Tensor& codes, const Tensor& scale) {
+    constexpr int64_t kTileBytes = 64;
+    return codes.dtype == DType::i8 && codes.shape[-1] % kTileBytes == 0 && (scale.rank() != 4 || scale.shape[3] == 1);
+  };
+  return fits(p.key, p.k_scale) && fits(p.value, p.v_scale);
+}
+bool takes_digits(const Problem& p, const PagedCpuConfig& config) {
+  return config.stream_dot == 3 && config.stream_block % cpu::kDigitDepth == 0 && fits_digits(p);
+}
+
 namespace {
 
 /// What parts of sequences may take. Sequences that find no room are computed by one task each, with the same result.
@@ -176,17 +187,20 @@ bool claims_rows_twice(const Problem& p) {
 /// What multiplies the products of decode.
 int best_stream_dot(const PagedCall& call) {
   const Problem& p = call.problem;
-  if (p.query.dtype != DType::bf16) return 0;
-  if (cpu::matrix_unit() == nullptr) return cpu::has_bf16_dot() ? 1 : 0;
+  const bool is_bf16 = p.query.dtype == DType::bf16;
+  if (cpu::matrix_unit() == nullptr) return is_bf16 && cpu::has_bf16_dot() ? 1 : 0;
+  if (!is_bf16 && !fits_digits(p)) return 0;
   // Rows of a kv head that stream together; under batch_invariant those of one position, whatever the batch.
   const int64_t positions =
       call.batch_invariant
           ? 1
           : std::min(stream_positions(p), cpu::ceil_div(p.q_rows, std::max<int64_t>(p.num_sequences, 1)));
-  // The unit takes 16 rows in the time of one, vectors take four at a time. Processors that have it multiply pairs in
-  // vectors at half the rate of floats, which gains nothing beyond noise.
-  constexpr int64_t kFewestRows = 5;
-  return p.group() * positions >= kFewestRows ? 2 : 0;
+  const int64_t rows = p.group() * positions;
+  // The unit takes digits of four rows in the time of one, pairs of 16; vectors take four at a time. Processors that
+  // have it multiply pairs in vectors at half the rate of floats, which gains nothing beyond noise.
+  constexpr int64_t kFewestOfDigits = 3, kFewestOfPairs = 5;
+  if (fits_digits(p) && rows >= kFewestOfDigits && (rows < kFewestOfPairs || !is_bf16)) return 3;
+  return is_bf16 && rows >= kFewestOfPairs ? 2 : 0;
 }
 
 }  // namespace
@@ -195,6 +209,7 @@ PagedCpuConfig paged_cpu_heuristic(const PagedCall& call, const DeviceProperties
   const Problem& p = call.problem;
   PagedCpuConfig config;
   config.stream_dot = best_stream_dot(call);
+  if (config.stream_dot == 3) config.stream_block = kMaxStreamBlock;
   if (call.batch_invariant) {  // nothing that depends on the batch
     config.split_keys = 512;
     return config;
@@ -227,9 +242,12 @@ std::vector<PagedCpuConfig> paged_cpu_candidates(const PagedCall& call, const De
       }
   };
   streams(best, {256, 512, 1024, 2048, 4096, 16384}, {32, 64, 128});
-  const int dots = call.problem.query.dtype != DType::bf16 ? 1 : cpu::matrix_unit() == nullptr ? 2 : 3;
-  for (int dot = 0; dot < dots; ++dot)
-    if (dot != best.stream_dot) all.emplace_back(best).stream_dot = dot;
+  const bool has_unit = cpu::matrix_unit() != nullptr, has_pairs = call.problem.query.dtype == DType::bf16;
+  const auto is_possible = [&](int dot) {
+    return dot == 0 || (dot == 3 ? has_unit && fits_digits(call.problem) : has_pairs && (dot == 1 || has_unit));
+  };
+  for (int dot = 0; dot <= 3; ++dot)
+    if (dot != best.stream_dot && is_possible(dot)) all.emplace_back(best).stream_dot = dot;
   if (!may_use_tiles(call)) return all;
   for (const CpuConfig& tiles : cpu_candidates<CpuConfig>(call.problem))
     if (tiles.block_q >= 64 && tiles.block_k >= 64) streams(tiles, {best.split_keys}, {best.stream_block});

@@ -31,10 +31,11 @@ struct PagedCpuConfig : CpuConfig {
         config_field<&PagedCpuConfig::split_keys, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536>(
             "split_keys", "keys of a decode task; parts of a sequence are merged in order"),
         config_field<&PagedCpuConfig::stream_block, 32, 64, 128>("stream_block", "keys that decode computes together"),
-        config_field<&PagedCpuConfig::stream_dot, 0, 1, 2>(
+        config_field<&PagedCpuConfig::stream_dot, 0, 1, 2, 3>(
             "stream_dot",
             "bf16_dot of decode: 1 multiplies bf16 queries and weights rounded to bf16 with what the cache holds, two "
-            "by two, 2 does so on the matrix unit (AMX)")};
+            "by two, 2 does so on the matrix unit (AMX); 3 multiplies int8 caches there, as they are, with queries and "
+            "weights in digits")};
   }
 };
 inline constexpr int kMaxStreamBlock = 128;
@@ -43,6 +44,11 @@ inline constexpr int kMaxStreamBlock = 128;
 inline constexpr int64_t kStreamRows = 16;
 /// Consecutive positions of a sequence that make so many rows.
 inline int64_t stream_positions(const Problem& p) { return std::max<int64_t>(kStreamRows / p.group(), 1); }
+
+/// Whether the matrix unit can multiply the caches as they are: int8, without scales of groups, of whole tiles.
+bool fits_digits(const Problem& p);
+/// And whether a config has it do so.
+bool takes_digits(const Problem& p, const PagedCpuConfig& config);
 
 Support supports_paged_cpu(const PagedCall& call);
 Support paged_cpu_runs_here(const PagedCpuConfig& config);

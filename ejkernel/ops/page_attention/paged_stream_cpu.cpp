@@ -4,13 +4,13 @@
 // logits (head_dim across lanes), online softmax down each row, weighted sums of values. Keys, and then values, are
 // read in several streams, each of which goes through memory in order, as the processor's own prefetchers like it;
 // what a stream needs next is asked for besides. Queries and weights of bf16 are multiplied in pairs with caches that
-// are exact in bf16, in vectors or, packed to its factors, on the matrix unit; else codes are widened in registers,
-// where groups of elements get their scales. Scales of a kv head are folded into logits and output, those of a slot and
-// head into logits and weights. Head sizes that are not whole vectors are widened to rows of floats first.
+// are exact in bf16, in vectors or, packed to its factors, on the matrix unit; there int8 is multiplied with digits,
+// too (paged_digits-inl.h). Else codes are widened in registers, where groups of elements get their scales. Scales of a
+// kv head are folded into logits and output, those of a slot and head into logits and weights. Head sizes that are not
+// whole vectors are widened to rows of floats first.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
@@ -35,9 +35,11 @@
 // After those:
 #include "ejkernel/ops/flash_attention/attention_tiles-inl.h"
 #include "ejkernel/ops/page_attention/paged_stream-inl.h"
-#include "ejkernel/ops/page_attention/paged_stream_rows-inl.h"
 // And after those:
 #include "ejkernel/ops/flash_attention/attention_pages-inl.h"
+#include "ejkernel/ops/page_attention/paged_digits-inl.h"
+// Last:
+#include "ejkernel/ops/page_attention/paged_stream_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
@@ -47,21 +49,23 @@ class Stream {
  public:
   Stream(const PagedCall& call, const PagedCpuConfig& config, const StreamTask& task, std::byte* memory)
       : call_(call), p_(call.problem), config_(config), task_(task), block_(config.stream_block) {
+    digits_ = takes_digits(p_, config) && cpu::matrix_unit() != nullptr;
     cpu::Carver carver(memory);
-    s_ = StreamScratch::carve(p_, block_, carver);
+    s_ = StreamScratch::carve(p_, block_, digits_, carver);
     sequence_ = p_.sequence(task.sequence, nullptr);
     rows_ = task.num_positions * p_.group();
     stride_ = row_stride(p_.value_dim);
     std::fill_n(s_.zeros, std::max(padded(p_.head_dim), padded(p_.value_dim)), 0.0f);
     key_.set(p_.key, p_.k, p_.k_scale);
     value_.set(p_.value, p_.v, p_.v_scale);
-    const bool pairs = config.stream_dot != 0 && p_.query.dtype == DType::bf16, on_unit = config.stream_dot == 2;
+    const bool on_unit = config.stream_dot == 2;
+    const bool pairs = (on_unit || config.stream_dot == 1) && p_.query.dtype == DType::bf16;
     key_pairs_ = pairs && key_.fits_pairs(on_unit);
     value_pairs_ = pairs && value_.fits_pairs(on_unit) && !call.batch_invariant;
-    if (on_unit && (key_pairs_ || value_pairs_)) unit_ = cpu::matrix_unit();
-    width_ = unit_ == nullptr ? kColumns : kUnitColumns;
+    if (digits_ || (on_unit && (key_pairs_ || value_pairs_))) unit_ = cpu::matrix_unit();
+    width_ = digits_ ? cpu::kDigitDepth : unit_ != nullptr ? kUnitColumns : kColumns;
     for (int64_t p = 0; p < block_; ++p)
-      s_.key_at[p] = static_cast<int32_t>(p % width_ * (block_ / width_) + p / width_);
+      s_.key_at[p] = static_cast<int32_t>(digits_ ? p : p % width_ * (block_ / width_) + p / width_);
   }
 
   void run() {
@@ -84,28 +88,6 @@ class Stream {
   }
 
  private:
-  /// A tensor over pages, and whether its rows are computed with as they lie there.
-  struct Source {
-    const Tensor* x = nullptr;
-    Strides strides = {};
-    const Tensor* scale = nullptr;
-    Strides scale_strides = {};
-    int64_t groups = 0;  ///< scales of each slot and kv head
-    bool direct = false;
-
-    void set(const Tensor& tensor, const Strides& tensor_strides, const Tensor& scales) {
-      x = &tensor, strides = tensor_strides, scale = &scales;
-      groups = groups_of(scales);
-      if (groups > 0) scale_strides = strides_of(scales);
-      direct = tensor.shape[-1] % lanes() == 0 && (groups <= 1 || bits(tensor.dtype) <= 8);
-    }
-    bool fits_pairs(bool on_unit) const {
-      if (!direct || groups > 1 || !is_exact_in_bf16(x->dtype)) return false;
-      return x->shape[-1] % (2 * lanes()) == 0 && (!on_unit || x->shape[-1] % kUnitDims == 0);
-    }
-    const std::byte* at(int64_t offset) const { return x->as<const std::byte>() + offset * bits(x->dtype) / 8; }
-  };
-
   /// The same question of scales by which weights are multiplied before they are rounded to pairs.
   bool has_tiny_scales(int64_t kv_head, int64_t first) const {
     if (value_.groups != 1) return false;
@@ -147,7 +129,9 @@ class Stream {
   }
 
   void load_queries() {
-    if (unit_ != nullptr && key_pairs_)
+    if (digits_)
+      load_digit_queries();
+    else if (unit_ != nullptr && key_pairs_)
       load_unit_queries();
     else if (key_pairs_)
       load_queries(reinterpret_cast<Pair*>(s_.queries));
@@ -167,6 +151,15 @@ class Stream {
   void load_query(int64_t g, int64_t r, E* to) {
     const int64_t row = sequence_.q_begin + task_.position + r / p_.group();
     load_elements(p_.query.data, p_.query.dtype, p_.q.offset(0, row, g * p_.group() + r % p_.group()), p_.head_dim, to);
+  }
+
+  void load_digit_queries() {
+    s_.digits.begin(*unit_, p_.num_kv_heads, rows_);
+    for (int64_t g = 0; g < p_.num_kv_heads; ++g)
+      for (int64_t r = 0; r < rows_; ++r) {
+        load_query(g, r, s_.wide_keys);
+        s_.digits.set_query(g, r, s_.wide_keys);
+      }
   }
 
   /// Rows stand side by side; columns that no row has are 0.
@@ -220,6 +213,7 @@ class Stream {
       add_block(j, turn);
       j = next, turn = 1 - turn;
     }
+    for (int64_t r = 0; digits_ && r < all; ++r) restore_columns(s_.sums + r * stride_, p_.value_dim);
   }
 
   int64_t keys_in(int64_t j) const { return std::min(block_, sequence_.k_len - j); }
@@ -252,8 +246,9 @@ class Stream {
     first_ = first, count_ = keys_in(first), turn_ = turn;
     const int64_t in_column = block_ / width_;
     columns_ = unit_ == nullptr ? cpu::round_up(cpu::ceil_div(count_, in_column), 4) : width_;
-    places_ = std::min(count_, in_column) * width_;
+    places_ = digits_ ? cpu::round_up(count_, width_) : std::min(count_, in_column) * width_;
     find_live();
+    if (digits_) return add_block_of_digits();
     // All kv heads take a row of keys before the next one: memory is read in the order in which it lies there.
     for (int64_t begin = 0; begin < places_; begin += width_)
       for (int64_t g = 0, end; g < p_.num_kv_heads; g = end) {
@@ -279,6 +274,32 @@ class Stream {
         else
           add<float>(g, end, begin);
       }
+  }
+
+  /// Keys in their order, of which a tile takes 16 where they lie. Memory is asked for values while keys are multiplied
+  /// and weights computed, for the next block's keys while values are.
+  void add_block_of_digits() {
+    Digits& digits = s_.digits;
+    const int64_t heads = p_.num_kv_heads;
+    digits.ahead = value_.lines_of(s_.value_rows[turn_], call_.out.present() ? places_ : 0, places_, heads);
+    for (int64_t begin = 0; begin < places_; begin += width_)
+      for (int64_t g = 0; g < heads; ++g) {
+        const StoredRows keys = key_rows(g, g + 1, begin);
+        if (g == 0 || !all_live_) digits.set_keys(keys.rows);
+        digits.multiply_keys(g, keys.skip, scores(g) + begin, block_);
+      }
+    digits.finish();
+    for (int64_t g = 0; g < heads; ++g) digits.ahead.ask(digits.ahead.left() / (heads - g)), weigh(g);
+    if (!call_.out.present()) return;
+    digits.ahead = key_.lines_of(s_.key_rows[1 - turn_], has_next_ ? places_ : 0, width_, heads);
+    columns_ = places_;
+    for (int64_t g = 0; g < heads; ++g) {
+      if (!s_.has_weights[g]) continue;
+      const StoredRows values = value_rows(g, g + 1, 0);
+      for (int64_t at = 0; at < p_.value_dim; at += cpu::kCodeColumns)
+        digits.add_values(g, values.rows, values.skip + at, places_, sums(g) + at, stride_);
+    }
+    digits.finish();
   }
 
   /// The kv heads from g on whose rows are computed with as they lie in memory, and alike: one call for all of them.
@@ -343,6 +364,7 @@ class Stream {
       const RowPart row = row_part(sums(g) + r * stride_, p_.value_dim);
       const auto to_softmax = has_pairs(g) ? &Stream::add_to_softmax<Pair> : &Stream::add_to_softmax<float>;
       any = (this->*to_softmax)(r, scores(g) + r * block_, row) || any;
+      if (digits_) s_.digits.set_weights(g, r, scores(g) + r * block_, places_);
     }
     s_.has_weights[g] = any;
   }
@@ -532,7 +554,8 @@ class Stream {
   int turn_ = 0;
   bool any_missing_ = false, all_live_ = false, has_next_ = false;
   bool key_pairs_ = false, value_pairs_ = false;  ///< products are of pairs of bf16
-  const cpu::MatrixUnit* unit_ = nullptr;         ///< multiplies pairs, where vectors do not
+  bool digits_ = false;                           ///< products are of codes and digits
+  const cpu::MatrixUnit* unit_ = nullptr;         ///< multiplies pairs or digits, where vectors do not
   int64_t unit_rows_ = 0;                         ///< how many rows it is ready for
   int64_t width_ = 0;                             ///< places in a row
 };
@@ -541,25 +564,9 @@ void stream(const PagedCall& call, const PagedCpuConfig& config, const StreamTas
   Stream(call, config, task, scratch).run();
 }
 
-void merge(const PagedCall& call, const StreamTask& all, int64_t kv_head) {
-  const Problem& p = call.problem;
-  const Sequence s = p.sequence(all.sequence, nullptr);
-  const int64_t rows = all.num_positions * p.group(), stride = row_stride(p.value_dim);
-  alignas(64) float memory[kMaxDims + cpu::kMaxLanes];
-  const RowPart total = row_part(memory, p.value_dim);
-  for (int64_t r = 0; r < rows; ++r) {
-    clear(total, p.value_dim);
-    for (int64_t n = 0; n < all.num_splits; ++n)
-      add_part(total, row_part(all.parts + ((n * p.num_kv_heads + kv_head) * rows + r) * stride, p.value_dim),
-               p.value_dim);
-    finish_row(call, total, kv_head * p.group() + r % p.group(), s.q_begin + r / p.group(),
-               head_scale(p.v_scale, kv_head));
-  }
-}
-
 size_t scratch_bytes(const Problem& p, const PagedCpuConfig& config) {
   cpu::Carver carver;
-  StreamScratch::carve(p, config.stream_block, carver);
+  StreamScratch::carve(p, config.stream_block, takes_digits(p, config), carver);
   return carver.used();
 }
 

@@ -1,5 +1,5 @@
 // What a decode task keeps of its rows, how a row's sums become its output, and the task's scratch memory. Included
-// once per instruction set, after attention_tiles-inl.h and split-inl.h.
+// once per instruction set, after attention_tiles-inl.h, split-inl.h, stored-inl.h and paged_digits-inl.h.
 
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
@@ -61,6 +61,32 @@ inline double head_scale(const Tensor& scale, int64_t kv_head) {
 /// Scales that a slot and kv head has of its own.
 inline int64_t groups_of(const Tensor& scale) { return scale.rank() == 4 ? scale.shape[3] : 0; }
 
+/// A tensor over pages, and whether its rows are computed with as they lie there.
+struct Source {
+  const Tensor* x = nullptr;
+  Strides strides = {};
+  const Tensor* scale = nullptr;
+  Strides scale_strides = {};
+  int64_t groups = 0;  ///< scales of each slot and kv head
+  bool direct = false;
+
+  void set(const Tensor& tensor, const Strides& tensor_strides, const Tensor& scales) {
+    x = &tensor, strides = tensor_strides, scale = &scales;
+    groups = groups_of(scales);
+    if (groups > 0) scale_strides = strides_of(scales);
+    direct = tensor.shape[-1] % lanes() == 0 && (groups <= 1 || bits(tensor.dtype) <= 8);
+  }
+  bool fits_pairs(bool on_unit) const {
+    if (!direct || groups > 1 || !is_exact_in_bf16(x->dtype)) return false;
+    return x->shape[-1] % (2 * lanes()) == 0 && (!on_unit || x->shape[-1] % kUnitDims == 0);
+  }
+  const std::byte* at(int64_t offset) const { return x->as<const std::byte>() + offset * bits(x->dtype) / 8; }
+  /// Of `count` rows of int8, `chunk` of each head at a time.
+  cpu::LinesAhead lines_of(const std::byte* const* rows, int64_t count, int64_t chunk, int64_t heads) const {
+    return {rows, count, chunk, heads, strides.head, x->shape[-1]};
+  }
+};
+
 struct StreamScratch {
   /// [kv head][row][padded(head_dim)]; pairs: [padded(units(head_dim))]; as right factors of a matrix unit, 16 rows at
   /// a time: [kv head][units(head_dim)][rows].
@@ -94,8 +120,9 @@ struct StreamScratch {
   int64_t* sink_ends;
   uint8_t* has_weights;  ///< of a kv head: some weight of the block is not 0
   uint8_t* tiny_values;  ///< of a kv head, where products may be of pairs
+  Digits digits;         ///< where products are of those
 
-  static StreamScratch carve(const Problem& p, int64_t block, cpu::Carver& carver) {
+  static StreamScratch carve(const Problem& p, int64_t block, bool has_digits, cpu::Carver& carver) {
     StreamScratch s;
     const int64_t positions = stream_positions(p), rows = positions * p.num_q_heads;
     const int64_t wide = std::max(padded(p.head_dim), padded(p.value_dim));
@@ -107,8 +134,8 @@ struct StreamScratch {
     s.key_at = carver.take<int32_t>(block);
     for (int n = 0; n < 2; ++n) s.key_offsets[n] = carver.take<int64_t>(block);
     for (int n = 0; n < 2; ++n) s.value_offsets[n] = carver.take<int64_t>(block);
-    s.keys = carver.take<const std::byte*>(kMostColumns);
-    s.values = carver.take<const std::byte*>(kMostColumns);
+    s.keys = carver.take<const std::byte*>(block);
+    s.values = carver.take<const std::byte*>(block);
     for (int n = 0; n < 2; ++n) s.key_rows[n] = carver.take<const std::byte*>(block);
     for (int n = 0; n < 2; ++n) s.value_rows[n] = carver.take<const std::byte*>(block);
     for (int n = 0; n < 2; ++n) s.key_scales[n] = carver.take<int64_t>(block);
@@ -126,9 +153,26 @@ struct StreamScratch {
     s.sink_ends = carver.take<int64_t>(positions);
     s.has_weights = carver.take<uint8_t>(p.num_kv_heads);
     s.tiny_values = carver.take<uint8_t>(p.num_kv_heads);
+    if (has_digits) s.digits = Digits(p, positions * p.group(), block, carver);
     return s;
   }
 };
+
+inline void merge(const PagedCall& call, const StreamTask& all, int64_t kv_head) {
+  const Problem& p = call.problem;
+  const Sequence s = p.sequence(all.sequence, nullptr);
+  const int64_t rows = all.num_positions * p.group(), stride = row_stride(p.value_dim);
+  alignas(64) float memory[kMaxDims + cpu::kMaxLanes];
+  const RowPart total = row_part(memory, p.value_dim);
+  for (int64_t r = 0; r < rows; ++r) {
+    clear(total, p.value_dim);
+    for (int64_t n = 0; n < all.num_splits; ++n)
+      add_part(total, row_part(all.parts + ((n * p.num_kv_heads + kv_head) * rows + r) * stride, p.value_dim),
+               p.value_dim);
+    finish_row(call, total, kv_head * p.group() + r % p.group(), s.q_begin + r / p.group(),
+               head_scale(p.v_scale, kv_head));
+  }
+}
 
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -70,7 +70,9 @@ const MatrixUnit* own_unit() {
                                       .multiply = multiply,
                                       .configure_few = configure_few,
                                       .multiply_few_columns = FewProduct<AmxTiles>::multiply_columns,
-                                      .add_few_rows = FewProduct<AmxTiles>::add_rows};
+                                      .add_few_rows = FewProduct<AmxTiles>::add_rows,
+                                      .multiply_codes = DigitProduct<AmxTiles>::multiply_codes,
+                                      .multiply_digits = DigitProduct<AmxTiles>::multiply_digits};
   static const bool may_use = has_amx() && ask_for_tiles();
   return may_use ? &kAmx : nullptr;
 #else

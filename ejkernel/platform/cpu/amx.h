@@ -4,13 +4,28 @@
 // A kernel asks matrix_unit(), holds a MatrixUnitScope while a task of its uses tiles, and hands the unit to
 // gemm-inl.h. Layouts are those of tiles-inl.h for pairs: the left factor is rows, the right one a panel or row pairs.
 // Where one factor is a few rows of queries, tiles of 16 would mostly hold zeros: configure_few sets tiles of its size.
+// Caches of int8 are multiplied as they are, with queries and weights in digits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ejkernel/platform/cpu/gemm.h"
+#include "ejkernel/platform/cpu/lines_ahead.h"
 
 namespace ejk::cpu {
+
+/// Numbers that are multiplied with int8 ones are three digits of base 256 each. A tile takes those of four rows, digit
+/// after digit: 12 rows or columns, and the rest of it is 0.
+inline constexpr int64_t kDigits = 3, kDigitRows = 4, kDigitColumns = 16;
+/// How many codes a tile of digits meets, and how many columns of them a product has.
+inline constexpr int64_t kDigitDepth = 64, kCodeColumns = 64;
+
+/// kDigitDepth rows of int8 numbers, in four tiles of 16 rows.
+struct CodeTiles {
+  const std::byte* first[4];
+  int64_t stride[4];  ///< bytes, from a row of the tile to the next one
+};
 
 struct MatrixUnit {
   void (*configure)();  ///< prepares the calling thread; MatrixUnitScope calls these two
@@ -25,6 +40,14 @@ struct MatrixUnit {
   void (*multiply_few_columns)(const Gemm<Pair>& g);
   /// c += a * b, m = few rows. n is a multiple of 32, k of 16.
   void (*add_few_rows)(const Gemm<Pair>& g);
+
+  // Without configure_few, and exactly, in int32:
+  /// c = codes * digits: rows of k numbers, a multiple of 64; digits are [k / 4][kDigitColumns][4], c is
+  /// [kDigitDepth][kDigitColumns]. Memory is asked for some of what is ahead.
+  void (*multiply_codes)(const CodeTiles& codes, int64_t k, const int8_t* digits, int32_t* c, LinesAhead& ahead);
+  /// c = digits * codes: digits are [k / kDigitDepth][kDigitColumns][kDigitDepth], codes [k / 4][kCodeColumns][4], c is
+  /// [kDigitColumns][kCodeColumns].
+  void (*multiply_digits)(const int8_t* digits, int64_t k, const int8_t* codes, int32_t* c, LinesAhead& ahead);
 };
 
 /// True when the processor has AMX for bf16 and int8 (there is none with one of them) and the system saves its state.

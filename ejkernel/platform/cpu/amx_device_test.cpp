@@ -89,6 +89,29 @@ TEST_F(Amx, equals_its_emulation_in_products_of_few_rows_and_columns) {
   }
 }
 
+TEST_F(Amx, equals_its_emulation_in_products_of_codes_and_digits) {
+  std::mt19937 random(5);
+  for (const int64_t k : {64, 128, 256}) {
+    constexpr int64_t kStride = 320;
+    std::vector<int8_t> left(kDigitDepth * kStride), right(static_cast<size_t>(k * kCodeColumns));
+    for (std::vector<int8_t>* codes : {&left, &right})
+      for (int8_t& code : *codes) code = static_cast<int8_t>(random());
+    CodeTiles tiles = {};
+    for (int64_t n = 0; n < 4; ++n)
+      tiles.first[n] = reinterpret_cast<const std::byte*>(left.data()) + 16 * n * kStride, tiles.stride[n] = kStride;
+    const auto products = [&](const MatrixUnit& unit) {
+      std::vector<int32_t> columns(kDigitDepth * kDigitColumns), rows(kDigitColumns * kCodeColumns);
+      LinesAhead nothing;
+      const MatrixUnitScope scope(&unit);
+      unit.multiply_codes(tiles, k, right.data(), columns.data(), nothing);
+      unit.multiply_digits(left.data(), k, right.data(), rows.data(), nothing);
+      columns.insert(columns.end(), rows.begin(), rows.end());
+      return columns;
+    };
+    EXPECT_EQ(products(*matrix_unit()), products(testing::emulated_matrix_unit())) << k;
+  }
+}
+
 TEST_F(Amx, serves_every_thread_of_the_pool) {
   const Matrices matrices(1, false);
   const std::vector<float> expected = matrices.multiply(*matrix_unit(), 64, 64, 64, false);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -158,6 +159,51 @@ TEST(MatrixUnit, products_of_few_rows_and_columns_are_exact_on_integers) {
   }
   Product whole(16, 16, 16, small);
   EXPECT_THROW(unit.multiply(whole.gemm, false), std::logic_error) << "tiles are of another shape";
+}
+
+/// Codes in tiles at places and strides of their own, upwards and downwards, and digits on either side.
+TEST(MatrixUnit, products_of_codes_and_digits_are_exact) {
+  std::mt19937 random(4);
+  const auto any = [&] { return static_cast<int8_t>(random()); };
+  for (const int64_t k : {64, 128, 192}) {
+    constexpr int64_t kRows = kDigitDepth, kSpace = 300;
+    std::vector<int8_t> keys(kRows * kSpace), digits(static_cast<size_t>(k * kDigitColumns));
+    std::generate(keys.begin(), keys.end(), any);
+    std::generate(digits.begin(), digits.end(), any);
+    CodeTiles codes = {};
+    const auto tile_at = [&](int64_t tile) {
+      return reinterpret_cast<const std::byte*>(keys.data()) + 16 * tile * kSpace;
+    };
+    codes.first[0] = tile_at(0), codes.stride[0] = kSpace;
+    codes.first[1] = tile_at(1) + 15 * kSpace, codes.stride[1] = -kSpace;
+    codes.first[2] = tile_at(2), codes.stride[2] = 0;
+    codes.first[3] = tile_at(3) + 7, codes.stride[3] = k;
+    std::vector<int32_t> columns(kRows * kDigitColumns), rows(kDigitColumns * kCodeColumns);
+    std::vector<int8_t> values(static_cast<size_t>(k * kCodeColumns));
+    std::generate(values.begin(), values.end(), any);
+    LinesAhead nothing;
+    {
+      const MatrixUnitScope scope(&emulated_matrix_unit());
+      emulated_matrix_unit().multiply_codes(codes, k, digits.data(), columns.data(), nothing);
+      emulated_matrix_unit().multiply_digits(digits.data(), k, values.data(), rows.data(), nothing);
+    }
+    for (int64_t row = 0; row < kRows; ++row)
+      for (int64_t n = 0; n < kDigitColumns; ++n) {
+        int32_t sum = 0;
+        for (int64_t d = 0; d < k; ++d)
+          sum += static_cast<int8_t>(codes.first[row / 16][row % 16 * codes.stride[row / 16] + d]) *
+                 digits[static_cast<size_t>((d / 4 * kDigitColumns + n) * 4 + d % 4)];
+        ASSERT_EQ(columns[static_cast<size_t>(row * kDigitColumns + n)], sum) << k << " " << row << " " << n;
+      }
+    for (int64_t n = 0; n < kDigitColumns; ++n)
+      for (int64_t column = 0; column < kCodeColumns; ++column) {
+        int32_t sum = 0;
+        for (int64_t d = 0; d < k; ++d)
+          sum += digits[static_cast<size_t>((d / kDigitDepth * kDigitColumns + n) * kDigitDepth + d % kDigitDepth)] *
+                 values[static_cast<size_t>((d / 4 * kCodeColumns + column) * 4 + d % 4)];
+        ASSERT_EQ(rows[static_cast<size_t>(n * kCodeColumns + column)], sum) << k << " " << n << " " << column;
+      }
+  }
 }
 
 TEST(MatrixUnit, tiles_belong_to_threads_that_configured_them_and_are_given_back) {

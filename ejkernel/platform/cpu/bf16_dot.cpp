@@ -14,8 +14,8 @@ int best_bf16_dot(const DeviceProperties& device) {
 }
 
 Support bf16_dot_runs_here(int bf16_dot, std::string_view field) {
-  if (bf16_dot != 2 || matrix_unit() != nullptr) return Support::yes();
-  return Support::no(std::string(field) + "=2 needs AMX, which " +
+  if (bf16_dot < 2 || matrix_unit() != nullptr) return Support::yes();
+  return Support::no(std::string(field) + "=" + std::to_string(bf16_dot) + " needs AMX, which " +
                      (has_amx() ? "Linux does not let this process use" : "this processor has not"));
 }
 

@@ -33,7 +33,8 @@ struct Factor {
 };
 
 /// Elements E of the summed dimension that are packed at a time. Eight strips of the right factor so long (float: 32
-/// columns) and the sums of a task stay in the second-level cache, and a panel of rows of the left in the first.
+/// columns) and the sums of a task of 512 rows stay in the second-level cache, and a panel of rows of the left in the
+/// first.
 inline constexpr int64_t kDepthBlock = 256;
 
 /// The same of a matrix unit, whose tiles of sums pass the second-level cache once for every such block.

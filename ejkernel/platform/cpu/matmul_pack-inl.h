@@ -1,8 +1,7 @@
 // Factors of a product on their way from memory into the layouts of matmul-inl.h: any dtype becomes floats, times its
-// scales, or pairs of bf16, which hold bf16 numbers and 8-bit codes exactly. A panel of
-// the left factor lies step by step of the depth, or row by row for a matrix unit and where the right one is read in
-// place; columns of the right one become strips. What lies across is turned. Included once per instruction set, after
-// simd-inl.h and tiles-inl.h.
+// scales, or pairs of bf16, which hold bf16 numbers and 8-bit codes exactly. A panel of the left factor lies step by
+// step of the depth, or row by row for a matrix unit and where the right one is read in place; columns of the right one
+// become strips. What lies across is turned. Included once per instruction set, after simd-inl.h and tiles-inl.h.
 
 #include <algorithm>
 #include <cstring>

@@ -6,6 +6,7 @@
 //     template <int kTile> static void load(const void* rows, int64_t stride);    // rows are `stride` bytes apart
 //     template <int kTile> static void store(void* rows, int64_t stride);
 //     template <int kSums, int kLeft, int kRight> static void dot();              // kSums += kLeft * kRight, of pairs
+//     template <int kSums, int kLeft, int kRight> static void dot_i8();           // of int8 numbers, summed in int32
 //   };
 //
 // Two by two tiles of sums stand in registers: four loads for four products of tiles, as many as keep the unit busy,
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 
+#include "ejkernel/platform/cpu/amx.h"
 #include "ejkernel/platform/cpu/gemm.h"
 
 namespace ejk::cpu {
@@ -205,6 +207,76 @@ class FewProduct {
 
  private:
   static constexpr int64_t kBytes = 4;  ///< of a pair, and of a float
+};
+
+/// Products of int8 numbers with digits of a few rows: four tiles of sums, so that none waits for another.
+template <class Tiles>
+class DigitProduct {
+ public:
+  static void multiply_codes(const CodeTiles& codes, int64_t k, const int8_t* digits, int32_t* c, LinesAhead& ahead) {
+    zero();
+    for (int64_t at = 0; at < k; at += kRowBytes) {
+      Tiles::template load<4>(digits + at * kDigitColumns, kRowBytes);
+      load_codes<5, 0>(codes, at);
+      ahead.ask(kLinesOfTile);
+      Tiles::template dot_i8<0, 5, 4>();
+      load_codes<6, 1>(codes, at);
+      ahead.ask(kLinesOfTile);
+      Tiles::template dot_i8<1, 6, 4>();
+      load_codes<7, 2>(codes, at);
+      ahead.ask(kLinesOfTile);
+      Tiles::template dot_i8<2, 7, 4>();
+      load_codes<5, 3>(codes, at);
+      ahead.ask(kLinesOfTile);
+      Tiles::template dot_i8<3, 5, 4>();
+    }
+    store(c, kDigitColumns, kTileSide * kDigitColumns);
+  }
+
+  static void multiply_digits(const int8_t* digits, int64_t k, const int8_t* codes, int32_t* c, LinesAhead& ahead) {
+    constexpr int64_t kStride = 4 * kCodeColumns;
+    zero();
+    for (int64_t at = 0; at < k; at += kDigitDepth, codes += kDigitDepth * kCodeColumns) {
+      Tiles::template load<4>(digits + at * kDigitColumns, kDigitDepth);
+      Tiles::template load<5>(codes, kStride);
+      Tiles::template dot_i8<0, 4, 5>();
+      ahead.ask(kLinesOfProduct);
+      Tiles::template load<6>(codes + kRowBytes, kStride);
+      Tiles::template dot_i8<1, 4, 6>();
+      ahead.ask(kLinesOfProduct);
+      Tiles::template load<7>(codes + 2 * kRowBytes, kStride);
+      Tiles::template dot_i8<2, 4, 7>();
+      ahead.ask(kLinesOfProduct);
+      Tiles::template load<5>(codes + 3 * kRowBytes, kStride);
+      Tiles::template dot_i8<3, 4, 5>();
+      ahead.ask(kLinesOfProduct);
+    }
+    store(c, kCodeColumns, kTileSide);
+  }
+
+ private:
+  static constexpr int64_t kRowBytes = 64;  ///< of a tile
+  // A tile of codes is 16 lines; softmax and packing ask for the rest.
+  static constexpr int64_t kLinesOfTile = 10, kLinesOfProduct = 8;
+
+  template <int kTile, int kPart>
+  static void load_codes(const CodeTiles& codes, int64_t at) {
+    Tiles::template load<kTile>(codes.first[kPart] + at, codes.stride[kPart]);
+  }
+
+  static void zero() {
+    Tiles::template zero<0>();
+    Tiles::template zero<1>();
+    Tiles::template zero<2>();
+    Tiles::template zero<3>();
+  }
+  /// The sums, each tile `next` numbers behind the one before.
+  static void store(int32_t* to, int64_t stride, int64_t next) {
+    Tiles::template store<0>(to, 4 * stride);
+    Tiles::template store<1>(to + next, 4 * stride);
+    Tiles::template store<2>(to + 2 * next, 4 * stride);
+    Tiles::template store<3>(to + 3 * next, 4 * stride);
+  }
 };
 
 }  // namespace ejk::cpu
