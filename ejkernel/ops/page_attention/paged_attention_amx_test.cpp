@@ -109,6 +109,21 @@ TEST_P(PagedHarnessOfDigits, meets_the_error_rule) {
 
 namespace batches = paged_batches;
 
+/// Each row of three sequences, under batch_invariant and with the heuristic's config, which takes the unit.
+void expect_same_bits_alone(batches::Problem& p, const ScopedEmulatedMatrixUnit& unit) {
+  p.params.batch_invariant = true;
+  const auto together = ragged_page_attention(p.in, p.params, {.plan = batches::kCpu});
+  EXPECT_GT(unit.num_products(), 0) << "the heuristic takes the unit for such groups";
+  const int64_t row = together.out.shape()[1] * together.out.shape()[2];
+  for (const int64_t n : {0, 1, 2})
+    for (auto at = static_cast<int64_t>(get(p.in.query_start_loc, n)), begin = int64_t{0};
+         at + begin < static_cast<int64_t>(get(p.in.query_start_loc, n + 1)); ++begin) {
+      const auto one = batches::alone(p, n, begin, 1);
+      for (int64_t i = 0; i < row; ++i)
+        ASSERT_EQ(get(one.out, i), get(together.out, (at + begin) * row + i)) << row << " " << n << " " << begin;
+    }
+}
+
 /// Groups that fill a tile's rows, leave some, and take several tiles.
 TEST(PagedOnMatrixUnit, is_right_for_every_number_of_rows) {
   const ScopedEmulatedMatrixUnit unit;
@@ -249,17 +264,7 @@ TEST(PagedOnMatrixUnit, a_row_of_digits_has_the_same_bits_alone_and_in_any_batch
                             .head_dim = 64,
                             .dtype = DType::bf16,
                             .cache = DType::i8});
-  p.params.batch_invariant = true;
-  const auto together = ragged_page_attention(p.in, p.params, {.plan = batches::kCpu});
-  EXPECT_GT(unit.num_products(), 0) << "the heuristic takes digits for such groups";
-  const int64_t row = together.out.shape()[1] * together.out.shape()[2];
-  for (const int64_t n : {0, 1, 2})
-    for (auto at = static_cast<int64_t>(get(p.in.query_start_loc, n)), begin = int64_t{0};
-         at + begin < static_cast<int64_t>(get(p.in.query_start_loc, n + 1)); ++begin) {
-      const auto one = batches::alone(p, n, begin, 1);
-      for (int64_t i = 0; i < row; ++i)
-        ASSERT_EQ(get(one.out, i), get(together.out, (at + begin) * row + i)) << n << " " << begin;
-    }
+  expect_same_bits_alone(p, unit);
 }
 
 TEST(PagedOnMatrixUnit, head_sizes_that_are_no_whole_tiles_stay_with_vectors) {
@@ -288,17 +293,7 @@ TEST(PagedOnMatrixUnit, a_row_has_the_same_bits_alone_and_in_any_batch) {
                               .head_dim = 64,
                               .dtype = DType::bf16,
                               .cache = DType::bf16});
-    p.params.batch_invariant = true;
-    const auto together = ragged_page_attention(p.in, p.params, {.plan = batches::kCpu});
-    EXPECT_GT(unit.num_products(), 0) << "the heuristic takes the unit for such groups";
-    const int64_t row = together.out.shape()[1] * together.out.shape()[2];
-    for (const int64_t n : {0, 1, 2})
-      for (auto at = static_cast<int64_t>(get(p.in.query_start_loc, n)), begin = int64_t{0};
-           at + begin < static_cast<int64_t>(get(p.in.query_start_loc, n + 1)); ++begin) {
-        const auto one = batches::alone(p, n, begin, 1);
-        for (int64_t i = 0; i < row; ++i)
-          ASSERT_EQ(get(one.out, i), get(together.out, (at + begin) * row + i)) << group << " " << n << " " << begin;
-      }
+    expect_same_bits_alone(p, unit);
   }
 }
 
