@@ -147,13 +147,14 @@ HWY_INLINE void multiply_four_keys(const ListedRows<T> keys, int64_t dims, const
     };
     row(q, c00, c01, c02, c03);
     if constexpr (kRows >= 2) row(q1, c10, c11, c12, c13);
-    if constexpr (kRows == 4) row(q2, c20, c21, c22, c23), row(q3, c30, c31, c32, c33);
+    if constexpr (kRows >= 3) row(q2, c20, c21, c22, c23);
+    if constexpr (kRows == 4) row(q3, c30, c31, c32, c33);
   }
   FloatV sums = add_neighbours(c00, c01, c02, c03);
   if constexpr (kRows >= 2) sums = add_neighbours(sums, add_neighbours(c10, c11, c12, c13));
-  if constexpr (kRows == 4)
+  if constexpr (kRows >= 3)
     sums = add_neighbours(sums, add_neighbours(add_neighbours(c20, c21, c22, c23), add_neighbours(c30, c31, c32, c33)));
-  for (int64_t n = lanes() / (4 * kRows); n > 1; n /= 2) sums = add_neighbours(sums, sums);
+  for (int64_t n = lanes() / (4 * (kRows == 3 ? 4 : kRows)); n > 1; n /= 2) sums = add_neighbours(sums, sums);
   alignas(64) float each[cpu::kMaxLanes];
   hn::Store(sums, d, each);
   for (int64_t r = 0; r < kRows; ++r) std::copy_n(each + 4 * r, 4, scores + r * stride);
@@ -241,35 +242,32 @@ HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t 
   float* to = sums + at;
   load_sums<kVectors>(to, c00, c01, c02, c03);
   if constexpr (kRows >= 2) load_sums<kVectors>(to + sum_stride, c10, c11, c12, c13);
-  if constexpr (kRows == 4) {
-    load_sums<kVectors>(to + 2 * sum_stride, c20, c21, c22, c23);
-    load_sums<kVectors>(to + 3 * sum_stride, c30, c31, c32, c33);
-  }
+  if constexpr (kRows >= 3) load_sums<kVectors>(to + 2 * sum_stride, c20, c21, c22, c23);
+  if constexpr (kRows == 4) load_sums<kVectors>(to + 3 * sum_stride, c30, c31, c32, c33);
   for (int64_t j = 0; j < units<E>(count); ++j) {
     decltype(broadcast(weights)) v0, v1, v2, v3;
     load_step<kVectors>(values, j, at, v0, v1, v2, v3);
     const E* weight = weights + j;
     add_step<kVectors>(broadcast(weight), v0, v1, v2, v3, c00, c01, c02, c03);
     if constexpr (kRows >= 2) add_step<kVectors>(broadcast(weight + stride), v0, v1, v2, v3, c10, c11, c12, c13);
-    if constexpr (kRows == 4) {
-      add_step<kVectors>(broadcast(weight + 2 * stride), v0, v1, v2, v3, c20, c21, c22, c23);
-      add_step<kVectors>(broadcast(weight + 3 * stride), v0, v1, v2, v3, c30, c31, c32, c33);
-    }
+    if constexpr (kRows >= 3) add_step<kVectors>(broadcast(weight + 2 * stride), v0, v1, v2, v3, c20, c21, c22, c23);
+    if constexpr (kRows == 4) add_step<kVectors>(broadcast(weight + 3 * stride), v0, v1, v2, v3, c30, c31, c32, c33);
   }
   store_sums<kVectors>(c00, c01, c02, c03, to);
   if constexpr (kRows >= 2) store_sums<kVectors>(c10, c11, c12, c13, to + sum_stride);
-  if constexpr (kRows == 4) {
-    store_sums<kVectors>(c20, c21, c22, c23, to + 2 * sum_stride);
-    store_sums<kVectors>(c30, c31, c32, c33, to + 3 * sum_stride);
-  }
+  if constexpr (kRows >= 3) store_sums<kVectors>(c20, c21, c22, c23, to + 2 * sum_stride);
+  if constexpr (kRows == 4) store_sums<kVectors>(c30, c31, c32, c33, to + 3 * sum_stride);
 }
 
-/// Calls f.operator()<kRows>(first row) for groups of 4, 2 and 1 rows.
+/// Calls f.operator()<kRows>(first row) for groups of 4, 3, 2 and 1 rows. Three take as many registers as four do where
+/// keys are taken two at a time: too many for eight lanes.
 template <class F>
 HWY_INLINE void for_each_row_group(int64_t rows, F f) {
   int64_t r = 0;
   if constexpr (kMaxRows == 4) {
     for (; lanes() >= 8 && r + 4 <= rows; r += 4) f.template operator()<4>(r);
+    if constexpr (HWY_MAX_LANES_D(FloatTag) >= 16)
+      for (; lanes() >= 16 && r + 3 <= rows; r += 3) f.template operator()<3>(r);
     for (; lanes() >= 8 && r + 2 <= rows; r += 2) f.template operator()<2>(r);
   }
   for (; r < rows; ++r) f.template operator()<1>(r);

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "ejkernel/ops/page_attention/paged_cpu_internal.h"
 #include "ejkernel/platform/cpu/amx.h"
@@ -38,6 +37,7 @@
 // And after those:
 #include "ejkernel/ops/flash_attention/attention_pages-inl.h"
 #include "ejkernel/ops/page_attention/paged_digits-inl.h"
+#include "ejkernel/ops/page_attention/paged_softmax-inl.h"
 // Last:
 #include "ejkernel/ops/page_attention/paged_stream_rows-inl.h"
 
@@ -354,19 +354,32 @@ class Stream {
     return unit_rows_ = few;
   }
 
-  /// Scores become weights.
+  /// Products become weights.
   void weigh(int64_t g) {
     set_factors(key_, s_.key_scales[turn_], g, p_.scale * head_scale(p_.q_scale, 0) * head_scale(p_.k_scale, g),
                 s_.key_factors);
     set_factors(value_, s_.value_scales[turn_], g, 1, s_.value_factors);
+    const Places places = {.count = places_,
+                           .key_at = s_.key_at,
+                           .live = s_.live,
+                           .key_factors = s_.key_factors,
+                           .value_factors = s_.value_factors};
+    const auto to_softmax = has_pairs(g) ? add_to_softmax<Pair> : add_to_softmax<float>;
     bool any = false;
     for (int64_t r = 0; r < rows_; ++r) {
-      const RowPart row = row_part(sums(g) + r * stride_, p_.value_dim);
-      const auto to_softmax = has_pairs(g) ? &Stream::add_to_softmax<Pair> : &Stream::add_to_softmax<float>;
-      any = (this->*to_softmax)(r, scores(g) + r * block_, row) || any;
-      if (digits_) s_.digits.set_weights(g, r, scores(g) + r * block_, places_);
+      float* row = scores(g) + r * block_;
+      any = to_softmax(p_, places, seen_by(r), row, row_part(sums(g) + r * stride_, p_.value_dim)) || any;
+      if (digits_) s_.digits.set_weights(g, r, row, places_);
     }
     s_.has_weights[g] = any;
+  }
+
+  SeenKeys seen_by(int64_t r) const {
+    const int64_t position = r / p_.group();
+    const auto range = held(s_.ranges[position]);
+    return {.range = range,
+            .sink_end = std::clamp<int64_t>(s_.sink_ends[position] - first_, 0, count_),
+            .all = range.begin == 0 && range.end == block_ && !any_missing_};
   }
 
   /// What the block's products are multiplied by: `all`, and the scale of a slot's row where it has one.
@@ -481,61 +494,6 @@ class Stream {
     float* to = s_.group_scales;
     for (int64_t n = 0; n < columns_; ++n)
       for (int64_t i = 0; i < of.groups; ++i) *to++ = live[n] == 0 ? 0.0f : scales[offsets[n] + i * stride];
-  }
-
-  /// Scores of row r become weights e^(logit - shift), times their values' factors, in their place, 0 for what it does
-  /// not see; its sums follow when the shift moves. False when all weights are 0.
-  template <class E>
-  bool add_to_softmax(int64_t r, float* scores, const RowPart& row) {
-    constexpr int kDegree = std::is_same_v<E, Pair> ? 4 : 6;  // pairs are rounded to bf16: exact enough by far
-    const FloatTag d;
-    const IntTag di;
-    const auto range = held(s_.ranges[r / p_.group()]);
-    const int64_t sinks = std::clamp<int64_t>(s_.sink_ends[r / p_.group()] - first_, 0, count_);
-    const bool sees_all = range.begin == 0 && range.end == block_ && !any_missing_;
-    const FloatV cap = hn::Set(d, static_cast<float>(p_.soft_cap));
-    const auto begin = hn::Set(di, static_cast<int32_t>(range.begin)),
-               end = hn::Set(di, static_cast<int32_t>(range.end));
-    const auto sink_end = hn::Set(di, static_cast<int32_t>(sinks));
-    FloatV largest = minus_infinity();
-    for (int64_t j = 0; j < places_; j += lanes()) {
-      FloatV x = hn::Mul(hn::Load(d, scores + j), hn::Load(d, s_.key_factors + j));
-      if (p_.soft_cap > 0) {
-        FloatV slope = x;
-        x = hn::Mul(cap, tanh_any(hn::Div(x, cap), slope));
-      }
-      if (!sees_all) {
-        const auto key = hn::Load(di, s_.key_at + j);
-        auto seen = hn::Or(hn::And(hn::Ge(key, begin), hn::Lt(key, end)), hn::Lt(key, sink_end));
-        seen = hn::And(seen, hn::Ne(hn::Load(di, s_.live + j), hn::Zero(di)));
-        x = hn::IfThenElse(hn::RebindMask(d, seen), x, minus_infinity());
-      }
-      hn::Store(x, d, scores + j);
-      largest = hn::Max(largest, x);
-    }
-    // A NaN may or may not come through Max; it always comes through the exponential and the sum.
-    move_shift(row, hn::ReduceMax(d, largest));
-    const FloatV shift = hn::Set(d, *row.shift == kNone ? 0 : *row.shift), to_log2 = hn::Set(d, kLog2E);
-    FloatV sum = hn::Zero(d);
-    for (int64_t j = 0; j < places_; j += lanes()) {
-      // The difference first: a product of large logits alone would lose what lies between them.
-      const FloatV x = exp2_below_128<kDegree>(hn::Mul(hn::Sub(hn::Load(d, scores + j), shift), to_log2));
-      store_in_row(hn::Mul(x, hn::Load(d, s_.value_factors + j)), reinterpret_cast<E*>(scores), j);
-      sum = hn::Add(sum, x);
-    }
-    const float added = hn::ReduceSum(d, sum);
-    *row.sum += added;
-    return added != 0;
-  }
-
-  void move_shift(const RowPart& row, float largest) const {
-    if (largest <= *row.shift + kSlack) return;
-    const float decay = *row.sum == 0 ? 0 : static_cast<float>(std::exp(static_cast<double>(*row.shift) - largest));
-    *row.shift = largest;
-    *row.sum *= decay;
-    const FloatTag d;
-    for (int64_t i = 0; i < p_.value_dim; i += lanes())
-      hn::Store(hn::Mul(hn::Load(d, row.values + i), hn::Set(d, decay)), d, row.values + i);
   }
 
   const PagedCall& call_;

@@ -4,9 +4,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace ejk::attn::HWY_NAMESPACE {
 
-inline constexpr float kLog2E = 1.44269504088896340736f;
-/// How far a logit may lie above the shift before the shift follows: weights stay below 2^8.
-inline constexpr float kSlack = 8 / kLog2E;
 /// A block's keys stand in rows of so many places: place p is key p % kColumns * (block / kColumns) + p / kColumns of
 /// the block. A kv head takes a row at once, so that memory is read in kColumns streams, each of them in order.
 /// A processor of AVX2 (a Zen 3) reads eight streams faster than 16 (half the time of decode with one query head per kv

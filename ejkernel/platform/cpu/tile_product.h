@@ -217,16 +217,16 @@ class DigitProduct {
     zero();
     for (int64_t at = 0; at < k; at += kRowBytes) {
       Tiles::template load<4>(digits + at * kDigitColumns, kRowBytes);
-      load_codes<5, 0>(codes, at);
+      Tiles::template load<5>(codes.first[0] + at, codes.stride[0]);
       ahead.ask(kLinesOfTile);
       Tiles::template dot_i8<0, 5, 4>();
-      load_codes<6, 1>(codes, at);
+      Tiles::template load<6>(codes.first[1] + at, codes.stride[1]);
       ahead.ask(kLinesOfTile);
       Tiles::template dot_i8<1, 6, 4>();
-      load_codes<7, 2>(codes, at);
+      Tiles::template load<7>(codes.first[2] + at, codes.stride[2]);
       ahead.ask(kLinesOfTile);
       Tiles::template dot_i8<2, 7, 4>();
-      load_codes<5, 3>(codes, at);
+      Tiles::template load<5>(codes.first[3] + at, codes.stride[3]);
       ahead.ask(kLinesOfTile);
       Tiles::template dot_i8<3, 5, 4>();
     }
@@ -258,11 +258,6 @@ class DigitProduct {
   static constexpr int64_t kRowBytes = 64;  ///< of a tile
   // A tile of codes is 16 lines; softmax and packing ask for the rest.
   static constexpr int64_t kLinesOfTile = 10, kLinesOfProduct = 8;
-
-  template <int kTile, int kPart>
-  static void load_codes(const CodeTiles& codes, int64_t at) {
-    Tiles::template load<kTile>(codes.first[kPart] + at, codes.stride[kPart]);
-  }
 
   static void zero() {
     Tiles::template zero<0>();
