@@ -117,7 +117,7 @@ inline void choose_params(Problem& p, int64_t heads) {
 inline Sizes random_sizes(Problem& p) {
   Sizes s{.page_size = p.pick({1, 3, 16}),
           .kv_heads = p.pick({1, 2}),
-          .group = p.pick({1, 2, 5}),
+          .group = p.pick({1, 2, 3, 5, 7}),
           .head_dim = p.pick({2, 14, 16, 32, 80})};
   for (int64_t n = p.pick({0, 1, 3, 4}); n > 0; --n) {
     s.contexts.push_back(p.pick({0, 1, 7, 31, 64, 150, 300}));

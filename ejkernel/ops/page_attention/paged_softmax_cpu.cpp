@@ -87,7 +87,9 @@ bool add_to_softmax(const Problem& p, const Places& places, const SeenKeys& seen
   return added != 0;
 }
 
-template bool add_to_softmax<float>(const Problem& p, const Places& places, const SeenKeys& seen, float* scores, const RowPart& row);
-template bool add_to_softmax<Pair>(const Problem& p, const Places& places, const SeenKeys& seen, float* scores, const RowPart& row);
+template bool add_to_softmax<float>(const Problem& p, const Places& places, const SeenKeys& seen, float* scores,
+                                    const RowPart& row);
+template bool add_to_softmax<Pair>(const Problem& p, const Places& places, const SeenKeys& seen, float* scores,
+                                   const RowPart& row);
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
