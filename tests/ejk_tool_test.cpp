@@ -339,6 +339,23 @@ TEST(EjkTool, check_without_time_still_checks) {
   EXPECT_GE(json["kernels"].size(), 2 * KernelRegistry::instance().names().size()) << "every operation's every kernel";
 }
 
+TEST(EjkTool, check_takes_a_config_of_one_kernel) {
+  const std::vector<std::string> tiny = {"check", "flash_attention", "--kernel", "cpu", "--seconds",
+                                         "0",     "--size",          "tiny"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tiny.begin(), tiny.end());
+    return ejk(more);
+  };
+  const Json json = json_of(with({"--config", "block_q=32", "--config=block_k=64", "--json"}));
+  EXPECT_GT(json["kernels"][0]["problems"], 0);
+  const auto refused = with({"--config", "block_q=31"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("block_q"));
+  EXPECT_THAT(with({"--config", "block_q"}).err, HasSubstr("--config must be FIELD=VALUE"));
+  EXPECT_THAT(ejk({"check", "flash_attention", "--config", "block_q=32"}).err,
+              HasSubstr("--config must come with an operation and --kernel"));
+}
+
 TEST(EjkTool, check_lists_the_named_problems) {
   const Json json = json_of(ejk({"check", "flash_attention", "--cases", "--json"}));
   EXPECT_GT(json.size(), 10u);
@@ -354,6 +371,7 @@ TEST(EjkTool, check_refuses_options_that_would_have_no_effect) {
       {"--table", "--seed", "3"},
       {"--table", "--cases"},
       {"--cases", "--kernel", "cpu"},
+      {"--kernel", "cpu", "--config", "block_q=32", "--seed", "1", "--relation", "x"},
       {"--case", "odd_lengths", "--exact"},
       {"--case", "odd_lengths", "--dtype", "bf16"},
       {"--exact", "--seed", "1", "--dtype", "bf16"},

@@ -169,6 +169,21 @@ std::string forward_of(std::string_view operation) {
   return "";
 }
 
+ConfigValues parse_config(const std::vector<std::string>& texts) {
+  ConfigValues values;
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    int64_t value = 0;
+    const char *end = text.data() + text.size(), *begin = equals == std::string::npos ? end : text.data() + equals + 1;
+    const auto [stopped, error] = std::from_chars(begin, end, value);
+    if (error != std::errc() || stopped != end)
+      throw_invalid("ejk", "--config", "be FIELD=VALUE with an integer value", fmt::format("'{}'", text),
+                    "for example block_q=64");
+    values.emplace_back(text.substr(0, equals), value);
+  }
+  return values;
+}
+
 PlanOptions plan_options(const CallFlags& flags) {
   PlanOptions options;
   options.kernel = flags.kernel;
@@ -179,17 +194,7 @@ PlanOptions plan_options(const CallFlags& flags) {
                     "see --help");
     options.policy = Policy{.autotune = flags.policy == "autotune", .heuristics = flags.policy != "cached"};
   }
-  for (const std::string& text : flags.config) {
-    const size_t equals = text.find('=');
-    int64_t value = 0;
-    const char *end = text.data() + text.size(), *begin = equals == std::string::npos ? end : text.data() + equals + 1;
-    const auto [stopped, error] = std::from_chars(begin, end, value);
-    if (error != std::errc() || stopped != end)
-      throw_invalid("ejk", "--config", "be FIELD=VALUE with an integer value", fmt::format("'{}'", text),
-                    "for example block_q=64");
-    if (!options.config) options.config.emplace();
-    options.config->emplace_back(text.substr(0, equals), value);
-  }
+  if (!flags.config.empty()) options.config = parse_config(flags.config);
   return options;
 }
 

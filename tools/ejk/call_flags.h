@@ -49,6 +49,8 @@ void declare_device(Options& options, Device& device);
 /// Only --device, --platform, --kernel, --config and --policy.
 void declare_choice(Options& options, CallFlags& flags);
 
+/// Values of a config, "block_q=64" each; InvalidArgument for anything else.
+ConfigValues parse_config(const std::vector<std::string>& texts);
 /// The parsed choice flags.
 PlanOptions plan_options(const CallFlags& flags);
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
 #include "ejkernel/core/validate.h"
 #include "ejkernel/runtime/devices.h"
@@ -26,13 +28,15 @@ using testing::Problem;
 using testing::TestOperation;
 using testing::Verdict;
 
-constexpr size_t kMaxFailures = 10;  // more would say the same
+constexpr size_t kMaxFailures = 10;                    // more would say the same
+constexpr std::string_view kReplay = "  reproduce: ";  // begins a line of a report that ends with the command
 
 struct Flags {
   std::string operation, kernel, case_name, seed, dtype, size;
   Device device = {};
   uint64_t from = 1;
   double seconds = 10;
+  std::vector<std::string> config;
   std::string relation;
   bool exact = false, hostile = false, differentiable = false, dense = false, json = false, table = false,
        cases = false;
@@ -59,6 +63,7 @@ class Checker {
       if (flags.operation.empty() || tests->name() == flags.operation) operations_.push_back(tests);
     if (operations_.empty()) testing::find_test_operation(flags.operation);  // says which are known
     require_kernel();
+    if (!flags.config.empty()) config_ = parse_config(flags.config);
   }
 
   int run() {
@@ -169,7 +174,8 @@ class Checker {
       if (!flags_.kernel.empty() && kernel->name != flags_.kernel) continue;
       if (testing::is_too_slow(problem, kernel) && !slow_ones_too) continue;
       add(tests, problem, kernel,
-          testing::check_kernel(problem, answer, kernel, {.seed = problem.seed, .device = flags_.device}));
+          testing::check_kernel(problem, answer, kernel,
+                                {.seed = problem.seed, .device = flags_.device, .config = config_}));
     }
   }
 
@@ -182,7 +188,10 @@ class Checker {
     for (const testing::OutputVerdict& output : verdict.outputs) tally.ratios.push_back(output.ratio);
     if (verdict.failures.empty()) return;
     ++tally.failures;
-    fail(testing::report(problem, kernel, verdict));
+    std::string text = testing::report(problem, kernel, verdict);
+    for (size_t at = text.find(kReplay); config_ && at != std::string::npos; at = text.find(kReplay, at))
+      text.insert(at = text.find('\n', at), fmt::format(" --config={}", fmt::join(flags_.config, " --config=")));
+    fail(text);
   }
 
   /// Exact integer mode (reliability A6.5): bit for bit.
@@ -300,6 +309,7 @@ class Checker {
   }
 
   const Flags& flags_;
+  std::optional<ConfigValues> config_;  ///< absent: another candidate of the kernel for each problem
   std::vector<const TestOperation*> operations_;
   double began_ = now_seconds();
   std::map<std::pair<std::string, std::string>, Tally> tallies_;
@@ -317,7 +327,7 @@ void refuse_contradictions(const Flags& flags) {
   const bool one_problem = !flags.case_name.empty() || flags.exact || !flags.relation.empty();
   const bool random_only = !flags.dtype.empty() || flags.hostile || flags.differentiable || flags.dense;
   const bool anything = one_problem || random_only || !flags.seed.empty() || !flags.kernel.empty() ||
-                        !flags.size.empty() || flags.device != Device{};
+                        !flags.size.empty() || !flags.config.empty() || flags.device != Device{};
   if (flags.table && (anything || flags.cases || !flags.operation.empty()))
     refuse("--table", "stand alone or with --json", "other options");
   if (flags.cases && anything) refuse("--cases", "stand alone or with an operation", "other options");
@@ -326,6 +336,11 @@ void refuse_contradictions(const Flags& flags) {
   if (one_problem && random_only)
     refuse("--dtype, --hostile, --differentiable and --dense", "be for random problems",
            "--case, --exact or --relation as well");
+  if (!flags.config.empty() && !flags.relation.empty())
+    refuse("--config and --relation", "not be given together", "both");
+  if (!flags.config.empty() && (flags.kernel.empty() || flags.operation.empty()))
+    throw_invalid("ejk", "--config", "come with an operation and --kernel", "less",
+                  "for example ejk check flash_attention --kernel cpu --config block_q=64");
   const Flags usual;
   if ((one_problem || !flags.seed.empty() || flags.table || flags.cases) &&
       (flags.from != usual.from || flags.seconds != usual.seconds))
@@ -361,7 +376,8 @@ Action declare_check(Options& options) {
   const auto flags = std::make_shared<Flags>();
   options.positional("OP", flags->operation, "the operation (default: all)")
       .seconds(flags->seconds, "stop then (default: 10)")
-      .value("kernel", flags->kernel, "NAME", "only this kernel");
+      .value("kernel", flags->kernel, "NAME", "only this kernel")
+      .values("config", flags->config, "FIELD=VALUE", "with --kernel: a value of its config (repeat for more)");
   declare_device(options, flags->device);
   options.value("from", flags->from, "N", "the first seed (default: 1)")
       .flag("json", flags->json, "print JSON")

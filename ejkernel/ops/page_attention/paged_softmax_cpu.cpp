@@ -91,5 +91,6 @@ template bool add_to_softmax<float>(const Problem& p, const Places& places, cons
                                     const RowPart& row);
 template bool add_to_softmax<Pair>(const Problem& p, const Places& places, const SeenKeys& seen, float* scores,
                                    const RowPart& row);
+
 }  // namespace ejk::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -259,8 +259,8 @@ HWY_INLINE void add_weighted(const ListedRows<T> values, int64_t count, int64_t 
   if constexpr (kRows == 4) store_sums<kVectors>(c30, c31, c32, c33, to + 3 * sum_stride);
 }
 
-/// Calls f.operator()<kRows>(first row) for groups of 4, 3, 2 and 1 rows. Three take as many registers as four do where
-/// keys are taken two at a time: too many for eight lanes.
+/// Calls f.operator()<kRows>(first row) for groups of 4, 3, 2 and 1 rows; of three with 16 lanes alone, since twelve
+/// sums and four keys leave AVX2 no register for a query.
 template <class F>
 HWY_INLINE void for_each_row_group(int64_t rows, F f) {
   int64_t r = 0;
